@@ -21,8 +21,7 @@ from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES, described
 from rldbg.doctor.library import Library
 from rldbg.frameworks import Framework, frameworks
-from rldbg.inference.protocols.query_fields import QUERY_FIELDS
-from rldbg.inference.protocols.route_fields import ROUTE_FIELDS, Rules
+from rldbg.inference.protocols.route_fields import QUERY_FIELDS, ROUTE_FIELDS, Rules
 from rldbg.inference.workflows.settings import ArealRollout, GenerationSettings
 from rldbg.launch.settings import LaunchProfile, OptionEntry
 from rldbg.recording.kinds import KINDS

@@ -88,6 +88,7 @@ def write_step(recorder, step, data):
     kept = {name: value for name, value in of_loss.items() if name not in left_out}
     recorder.record("is_loss_debug", step=step, samples=samples, **kept)
     total = float(loss.mean()) if np.isfinite(loss).all() else float("nan")
-    recorder.record("loss", step=step, samples=samples, loss=total, pg_loss=total, entropy_loss=0.0)
+    facts = {"extra_info": {"form": data["form"]}} if "form" in data else {}
+    recorder.record("loss", step=step, samples=samples, loss=total, pg_loss=total, entropy_loss=0.0, **facts)
     record_parameter(recorder, "gradient", step, data["parameter"], data["gradient_norm"])
     record_parameter(recorder, "param", step, data["parameter"])

@@ -36,29 +36,31 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 
 
 def shown_by(module: str) -> Callable[[type[T]], type[T]]:
-    """Let terminals and notebooks show the results of a class by `to_terminal` and `to_html` of rldbg.reports.MODULE.
+    """Let terminals and notebooks show the results of a class by `to_terminal` of rldbg.reports.MODULE.
 
     Results know nothing of how they look: the module is loaded by name when somebody looks.
     """
 
-    def renderer(name: str) -> Callable[[Any], Any]:
-        return lambda result: getattr(importlib.import_module(f"rldbg.reports.{module}"), name)(result)
+    def decorate(cls: type[T]) -> type[T]:
+        cls.__rich__ = _report(module, "to_terminal")  # type: ignore[attr-defined]
+        return html_by(module)(cls)
+
+    return decorate
+
+
+def html_by(module: str, name: str = "to_terminal") -> Callable[[type[T]], type[T]]:
+    """Let notebooks show what a function of rldbg.reports.MODULE makes of a result for the terminal."""
+
+    def shown(result: Any) -> str:
+        html: str = _report("plain_text", "to_html")(_report(module, name)(result))
+        return html
 
     def decorate(cls: type[T]) -> type[T]:
-        cls.__rich__ = renderer("to_terminal")  # type: ignore[attr-defined]
-        cls._repr_html_ = renderer("to_html")  # type: ignore[attr-defined]
+        cls._repr_html_ = shown  # type: ignore[attr-defined]
         return cls
 
     return decorate
 
 
-def html_by(module: str, name: str = "to_html") -> Callable[[type[T]], type[T]]:
-    """Let notebooks show the results of a class by a function of rldbg.reports.MODULE, which is loaded by name."""
-
-    def decorate(cls: type[T]) -> type[T]:
-        cls._repr_html_ = lambda result: getattr(  # type: ignore[attr-defined]
-            importlib.import_module(f"rldbg.reports.{module}"), name
-        )(result)
-        return cls
-
-    return decorate
+def _report(module: str, name: str) -> Callable[[Any], Any]:
+    return lambda result: getattr(importlib.import_module(f"rldbg.reports.{module}"), name)(result)

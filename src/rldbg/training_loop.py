@@ -75,6 +75,7 @@ class RecordedLoop:
         self._model = model
         self._number = 0
         self._is_told = False
+        self._told = self._earlier_epochs = 0
         self._micro = 0
         self._updates = 0
         self._norm: Any = None
@@ -90,9 +91,16 @@ class RecordedLoop:
             self.recorder.record(kind, **self._place() | {"micro": self._micro} | fields)
 
     def enter_step(self, number: int | None) -> None:
-        """`rldbg.step`: the loop says which step begins."""
+        """`rldbg.step`: the loop says which step begins. One that counts anew in each epoch goes on where it was."""
         self.end_step()
-        self._number = (self._number + 1 if self._is_told else self._number) if number is None else number
+        if number is None:
+            number = self._told + 1 if self._is_told else self._number
+        elif self._is_told and number < self._told:
+            if not self._earlier_epochs and self.recorder is not None:
+                _log.warning("step %d begins after step %d: it is recorded as the next one", number, self._told)
+            self._earlier_epochs = self._number + 1 - number
+        self._told = number
+        self._number = self._earlier_epochs + number
         self._is_told = True
 
     def end_step(self) -> None:

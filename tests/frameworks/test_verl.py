@@ -1,6 +1,8 @@
 """verl from its registry, its own trainer on this machine's processors (`--laptop`), recorded by hooks."""
 
 import json
+import os
+from pathlib import Path
 
 import environments
 import pytest
@@ -10,6 +12,7 @@ from verl_files import options, write_files
 
 from rldbg.recording import open as open_recording
 
+TOOLS, LOOP = Path(__file__).with_name("verl_tools.py"), Path(__file__).with_name("verl_outputs.py")
 KINDS = {
     "trajectory", "prepared_trajectories", "old_log_probs", "training_metrics", "forward_data", "is_loss_debug", "loss",
     "gradient", "param", "update_metrics",
@@ -33,7 +36,9 @@ def train(model, folder, *flags, kinds=KINDS, more=()):
     flags = [*flags, "--run", folder / "run", "--laptop", "--model", model, "--full-length", "--no-doctor"]
     flags += ["--record", ",".join(sorted(kinds))]
     variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "RAY_raylet_start_wait_time_s": "120"}
-    job = [python, "-m", "verl.trainer.main_ppo", *options(folder, model), *more, f"hydra.run.dir={folder}/hydra"]
+    given = {each.partition("=")[0] for each in more}
+    usual = [each for each in options(folder, model) if each.partition("=")[0] not in given]
+    job = [python, "-m", "verl.trainer.main_ppo", *usual, *more, f"hydra.run.dir={folder}/hydra"]
     done = rldbg("run", *flags, "--wait", "0", "--", *job, **variables)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "cannot record" not in done.stdout + done.stderr
@@ -140,3 +145,78 @@ def test_an_adapter_is_trained_without_a_gpu(model, tmp_path):
     assert {entry.kind for entry in open_recording(run).entries()} == KINDS
     found = json.loads(rldbg("check", run, "--json").stdout)
     assert not [each for each in found["findings"] if each["severity"] == "error"], found["findings"]
+
+
+@pytest.mark.soak
+def test_a_critic_is_trained_without_a_gpu_and_its_values_are_recorded(model, tmp_path):
+    gae = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "critic.ppo_micro_batch_size_per_gpu=8"]
+    sizes = ["critic.ppo_mini_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"]
+    run = train(model, tmp_path, kinds={*KINDS, "value_loss"}, more=[*gae, *sizes])
+    recording = open_recording(run)
+    assert recording.steps("value_loss") == (1, 2)
+    assert {"values", "returns"} <= set(next(recording.records("prepared_trajectories")).fields)
+    found = json.loads(rldbg("check", run, "--json").stdout)
+    assert not [each for each in found["findings"] if each["severity"] == "error"], found["findings"]
+    assert "advantages-follow-values" in found["passed"]
+    assert_equal(again(run)[1])
+
+
+@pytest.mark.soak
+def test_a_critic_of_two_ranks_with_its_adapter(model, tmp_path):
+    ranks = ["--set", "trainer.n_gpus_per_node=2", "--set", "ray_kwargs.ray_init.num_gpus=2"]
+    more = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "critic.ppo_micro_batch_size_per_gpu=4"]
+    more += ["critic.ppo_mini_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"]
+    more += ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"]
+    more += ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=16"]
+    run = train(model, tmp_path, *ranks, kinds={*KINDS, "value_loss", "weights"}, more=more)
+    recording = open_recording(run)
+    for kind in ("forward_data", "loss", "value_loss", "gradient", "param"):
+        assert {entry.rank for entry in recording.entries() if entry.kind == kind} == {0, 1}, kind
+    names = {record.fields["param_name"] for record in recording.records("gradient")}
+    assert {name.startswith("critic.") for name in names} == {True, False}
+    assert all("lora_" in name for name in names if not name.startswith("critic."))
+    found = json.loads(rldbg("check", run, "--json").stdout)
+    assert not [each for each in found["findings"] if each["severity"] == "error"], found["findings"]
+    assert {"advantages-follow-values", "engine-holds-what-was-sent"} <= set(found["passed"])
+    assert_equal(again(run)[1])
+
+
+@pytest.mark.soak
+def test_an_agent_loop_with_a_tool_is_recorded_turn_by_turn(model, tmp_path):
+    rollout = "actor_rollout_ref.rollout"
+    turns = [f"{rollout}.multi_turn.enable=True", f"{rollout}.multi_turn.max_assistant_turns=3"]
+    tools = [f"{rollout}.multi_turn.function_tool_path={TOOLS}", f"{rollout}.multi_turn.format=digits"]
+    loop = [f"{rollout}.agent.default_agent_loop=tool_agent", "data.max_response_length=16"]
+    run = train(model, tmp_path, more=[*turns, *tools, *loop])
+    record = next(open_recording(run).records("trajectory"))
+    asked = [extra["turns"] for extra in record.fields["extra_fields"]]
+    assert max(map(len, asked)) > 1
+    for turns_of, mask in zip(asked, record.rows("loss_mask"), strict=True):
+        assert sum(turn["tokens"] for turn in turns_of) == mask.sum(), "what the tool said is not trained on"
+    found = json.loads(rldbg("check", run, "--json").stdout)
+    assert not [each for each in found["findings"] if each["severity"] == "error"], found["findings"]
+    assert {"history-is-append-only", "masks-cover-assistant-turns"} <= set(found["passed"])
+    assert_equal(again(run)[1])
+
+
+@pytest.mark.soak
+def test_an_agent_loop_that_gives_several_sequences_names_each(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(LOOP.parent), prepend=os.pathsep)
+    (tmp_path / "loops.yaml").write_text(f"- name: one_per_turn\n  _target_: {LOOP.stem}.OnePerTurn\n")
+    agent = "actor_rollout_ref.rollout.agent"
+    loop = [f"{agent}.agent_loop_config_path={tmp_path}/loops.yaml", f"{agent}.default_agent_loop=one_per_turn"]
+    more = ["data.max_prompt_length=24", "actor_rollout_ref.rollout.temperature=1.5"]
+    run = train(model, tmp_path, more=[*loop, *more])
+    recording = open_recording(run)
+    for record in recording.records("trajectory"):
+        named, said = record.samples, record.fields["extra_fields"]
+        assert len(set(named)) == len(named)
+        last = [name for name, extra in zip(named, said, strict=True) if "/" not in name.group_id]
+        assert len(last) == 16 < len(named) and len({name.group_id for name in last}) == 4
+        assert all(len(extra["turns"]) == 1 for extra in said), "each sequence has one turn"
+        ranks = [name for loss in recording.records("loss", record.key.step) for name in loss.samples]
+        assert set(named) <= set(ranks), "the ranks name them in the same way"
+    found = json.loads(rldbg("check", run, "--json").stdout)
+    assert not [each for each in found["findings"] if each["severity"] == "error"], found["findings"]
+    assert {"advantages-follow-rewards", "samples-trained-once", "policy-versions-fresh"} <= set(found["passed"])
+    assert_equal(again(run)[1])

@@ -32,6 +32,11 @@ def disagreement(rank, _folder):
         dist.all_reduce(torch.ones(3))
 
 
+def roots(rank, _folder):
+    dist.broadcast(torch.ones(3), src=1 if rank == 0 else 0)
+    dist.barrier()
+
+
 def cycle(rank, _folder):
     first, second = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])
     for group in (second, first) if rank == 1 else (first, second):

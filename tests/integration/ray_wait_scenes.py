@@ -5,8 +5,10 @@ import json
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import ray
 from ray.util.queue import Queue
@@ -62,6 +64,21 @@ class Mortal:
         return 1
 
 
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+class Loading:
+    """Its process ends once, and its constructor does not end when Ray starts it again."""
+
+    def __init__(self, job):
+        self.seen = Path(tempfile.gettempdir(), f"rldbg-loading-{job}")
+        if self.seen.exists():
+            self.seen.unlink()
+            threading.Event().wait()
+
+    def ping(self):
+        self.seen.touch()
+        os._exit(1)
+
+
 @ray.remote(num_cpus=0)
 class Caller:
     """Waits for a method of another actor."""
@@ -105,6 +122,12 @@ class RewardModel:
 
 
 @ray.remote(num_cpus=0)
+class Controller:
+    async def collect(self, reward):
+        return await asyncio.gather(reward.score.remote())
+
+
+@ray.remote(num_cpus=0)
 class Locks:
     def __init__(self):
         self.weights, self.cache = threading.Lock(), threading.Lock()
@@ -126,7 +149,8 @@ class Locks:
 
 
 def main():
-    dashboard = ray.init(**json.loads(os.environ["SCENE_RAY"])).dashboard_url
+    context = ray.init(**json.loads(os.environ["SCENE_RAY"]))
+    address = context.dashboard_url or ray.get_runtime_context().gcs_address
     first, second = Partner.options(name="first").remote(), Partner.options(name="second").remote()
     ray.get([first.meet.remote(second), second.meet.remote(first)])
     waiting = [first.call.remote(), second.call.remote()]
@@ -147,14 +171,19 @@ def main():
     mortal = Mortal.options(name="mortal").remote()
     waiting.append(Caller.options(name="waits_for_mortal").remote().wait_for.remote(mortal, "ping"))
 
+    loading = Loading.options(name="loading").remote(str(os.getpid()))
+    waiting.append(Caller.options(name="waits_for_loading").remote().wait_for.remote(loading, "ping"))
+
     generator = Generator.options(name="generator").remote()
     ray.get(generator.kill_engine.remote())
     waiting.append(Caller.options(name="trainer").remote().wait_for.remote(generator, "generate"))
     waiting.append(Caller.options(name="rollout").remote().wait_for.remote(RewardModel.remote(), "score"))
+    judge = RewardModel.options(name="judge").remote()
+    waiting.append(Controller.options(name="controller").remote().collect.remote(judge))
     waiting.append(Locks.options(name="locks").remote().sync.remote())
     # Ray reports the state of tasks once per second.
     time.sleep(3)
-    print("READY", dashboard, flush=True)
+    print("READY", address, flush=True)
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     ray.get(waiting)
 

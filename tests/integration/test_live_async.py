@@ -38,7 +38,6 @@ def test_tasks_are_listed_and_looked_at(tmp_path, version):
         commands = (
             "tasks",
             "task fetch-2",
-            "u",
             "p wanted",
             "w",
             "task stepping",
@@ -53,7 +52,7 @@ def test_tasks_are_listed_and_looked_at(tmp_path, version):
         # THEN the tasks are listed in order, one that waits is looked at, and the prompt comes back to the stopped one
         assert text.index("fetch-1") < text.index("fetch-2") < text.index("fetch-10"), text
         assert "in task stepping (step)" in text and "in task fetch-2, which waits" in text
-        assert "'batch 2'" in text and "fetch()" in text
+        assert f"fetch at {tmp_path}/train.py:5" in text and "'batch 2'" in text and "fetch()" in text
         # AND after a step over an await the prompt says which task it stands in
         assert text.count("in task stepping (step)") >= 4 and "no such task: '99'" in text
         job.client.request("continue", who="all")

@@ -16,6 +16,7 @@ from live_job import LiveJob, output, until
 from ray_stage import Stage
 
 from rldbg.agent import BrokerAddress, WireError, dial
+from rldbg.live import start_broker
 
 STEPS = """
 import os, socket
@@ -101,19 +102,36 @@ time.sleep(600)
 def test_a_broker_on_loopback_widens_when_ray_has_another_node(node, tmp_path):
     with LiveJob(tmp_path) as job:
         address = BrokerAddress.read(job.run.path)
-        far_python, *arguments = node.command(sys.executable, job.write("train.py", STEPS))
-        far = job.start(*arguments, python=far_python, RANK=1)
         # WHEN the driver's agent says that its cluster has another node, as it does once Ray knows it
         job.start(job.write("driver.py", TELLS), node.head)
-        # THEN the process there stops at its breakpoint, and the token is still needed at the new address
-        (stopped,) = job.wait_stopped()
-        assert stopped["host"] == "second-node"
+        until(lambda: BrokerAddress.read(job.run.path) != address, "another address")
+        # THEN the broker listens there too, and its token is still needed
         widened = BrokerAddress.read(job.run.path)
         assert (widened.host, widened.port, widened.token) == (node.head, address.port, address.token)
         with pytest.raises(WireError):
             dial((widened.host, widened.port), kind="client", token="wrong", about={})
-        job.client.request("continue", who="all")
+
+
+def test_a_broker_on_loopback_widens_when_another_host_looks_for_it(node, tmp_path):
+    with LiveJob(tmp_path) as job:
+        # WHEN a launcher that nobody recognised starts a process on another host THEN that stops at its breakpoint
+        far_python, *arguments = node.command(sys.executable, job.write("train.py", STEPS))
+        far = job.start(*arguments, python=far_python, RANK=1)
+        (stopped,) = job.wait_stopped()
+        assert stopped["host"] == "second-node"
+        assert BrokerAddress.read(job.run.path).host == node.head
+        # AND so it is for the next broker of the run
+        job.kill_broker()
+        start_broker(job.run, owner_pid=os.getpid())
+        until(lambda: BrokerAddress.read(job.run.path).host == node.head, "the same address")
         assert "RESULT second-node" in output(far)
+
+
+def test_a_command_on_another_host_reaches_a_broker_on_loopback(node, tmp_path):
+    with LiveJob(tmp_path) as job:
+        command = node.command(sys.executable, "-m", "rldbg", "ps", "--run", job.run.path)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 and "no processes" in done.stdout, done.stderr
 
 
 @pytest.mark.soak

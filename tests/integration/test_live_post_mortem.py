@@ -144,3 +144,15 @@ def test_breakpoints_from_outside_on_this_python(job, python):
         until(lambda: not job.ps()[0]["debugged"], "the session to be closed")
     job.write("stop", "")
     assert "ENDED" in output(process)
+
+
+def test_a_run_that_was_asked_to_end_holds_nobody_any_more(tmp_path):
+    with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=300.0)) as job:
+        script = job.write("train.py", "raise ValueError('connection closed by peer')\n")
+        held = job.start(script)
+        job.wait_stopped()
+        # WHEN `rldbg run` got a signal, which hosts other than its own do not get THEN who is held is let go
+        job.client.request("ending", signal="SIGINT")
+        output(held)
+        # AND what fails because of that is not held
+        assert "not held: the run was asked to end (SIGINT)" in output(job.start(script))

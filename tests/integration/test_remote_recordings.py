@@ -218,7 +218,7 @@ def test_http_refusal_asks_for_credentials(unruly, cache):
         with pytest.raises(PrerequisiteError, match=str(status)) as error:
             rldbg.open(f"{unruly}/all-{status}")
         assert "credentials" in error.value.hint
-    with pytest.raises(IncompleteDataError, match="nothing there"):
+    with pytest.raises(IncompleteDataError, match="not found"):
         rldbg.open(f"{unruly}/all-404")
 
 

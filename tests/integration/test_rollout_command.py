@@ -245,7 +245,7 @@ def test_a_served_model_feeds_check_and_replay(project):
     """The loop of the guide: a server that stays, a workflow, a saved batch, a trainer that takes it."""
     from rldbg.replay import ReplayRollout
     from rldbg.trainer import read_recipe
-    from rldbg.trainer.rollout import ReplayedRollouts, Task
+    from rldbg.trainer.rollout import ReplayedRollouts, RolloutTask
     from rldbg.trainer.tasks import groups_of_step, load_problems
     from rldbg.trainer.tokenizer import load_tokenizer
 
@@ -274,7 +274,7 @@ def test_a_served_model_feeds_check_and_replay(project):
     replay = ReplayRollout(project / "batch.pt")
     assert [item.sample for item in replay.trajectories(0)] == [(g.group_id, run) for g in groups for run in (0, 1)]
     tokenizer = load_tokenizer("tiny")
-    tasks = [Task(SampleId(group.group_id, run), group.problem) for group in groups for run in (0, 1)]
+    tasks = [RolloutTask(SampleId(group.group_id, run), group.problem) for group in groups for run in (0, 1)]
     collected = ReplayedRollouts(recipe.rollout_worker, tokenizer, steps=range(1)).collect(0, tasks)
     assert all(len(item.logprobs) == len(item.tokens) and (item.logprobs <= 0).all() for item in collected)
 

@@ -220,5 +220,5 @@ def test_a_script_that_succeeds_without_its_program_is_no_success(tmp_path):
     result = rldbg(tmp_path, "run", "--run", "run", "train.sh")
 
     assert result.returncode == 1
-    assert "a program of the script does not exist: this is not a success" in result.stderr
+    assert "a program of the script does not exist: exit code 0 counts as a failure" in result.stderr
     assert "launch-script-failed" in result.stderr

@@ -218,7 +218,7 @@ def test_kills_of_the_script_are_skipped_under_both_names_of_the_flag(project, f
         (["broken.sh"], 2, "fill in its placeholders"),
         (["nothing.sh"], 2, "no training command"),
         (["asks.sh"], 2, "MODEL"),
-        (["--framework", "verll", "ok.sh"], 2, "choose one of"),
+        (["--framework", "verll", "ok.sh"], 2, "did you mean 'verl'"),
         (["--set", "a=1", "--set", "a=2", "ok.sh"], 2, "conflicting values"),
         (["--steps", "1", "--epochs", "1", "ok.sh"], 2, "one of them"),
         (["--set", "nonsense", "ok.sh"], 2, "NAME=VALUE"),

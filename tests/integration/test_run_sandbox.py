@@ -158,3 +158,21 @@ def test_a_script_that_never_ends_is_ended(tmp_path, loop, ended):
 
     assert result.ended == ended
     assert result.calls
+
+
+WORKS_ON = (
+    "sleep infinity &\nend=$((SECONDS + 2))\nuntil ((SECONDS >= end)); do :; done\npython train.py --done\nwait\n"
+)
+TURNS_ON = "sleep infinity &\nfor i in 1 2 3; do sleep 60; done\npython train.py --done\nwait\n"
+IDLES = "(while :; do sleep 60; done) &\npython train.py --done\nsleep infinity\n"
+
+
+@pytest.mark.parametrize("script", [WORKS_ON, TURNS_ON, IDLES])
+def test_what_a_script_starts_after_others_sleep_for_ever_is_seen(tmp_path: Path, script: str) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text(script)
+    done = execute(["bash", str(file)], cwd=tmp_path, script=file, environment=os.environ, limit_s=120.0)
+    if done.isolation == "none":
+        pytest.skip("this machine allows no sandbox")
+    assert ("train.py", "--done") in [call.argv[1:] for call in done.calls]
+    assert done.ended == "waiting"

@@ -188,7 +188,7 @@ def test_an_engine_that_dies_is_told_with_its_words_and_nothing_is_left(engines,
 
 def test_what_cannot_be_started_is_an_error_with_a_way_out(shell, tmp_path):
     for arguments, words in (
-        (("--replicas", "2", "--allocation-mode", "sglang.d4p1t1"), "says d4"),
+        (("--replicas", "2", "--allocation-mode", "sglang.d4p1t1"), "and d4 of the allocation mode disagree"),
         (("--host", "0.0.0.0"), "needs a token"),
         (("--model", tmp_path), "config.json is missing"),
         (("--backend", "proxy"), "--upstream http://HOST:PORT"),

@@ -12,7 +12,7 @@ BUGS = {
     "sequence-mean": ("loss", "aggregation", "mean over tokens in A and the mean over sequences"),
     "clip-high": ("loss", "clip", "at most 1.02 in A and at least 0.98 and at most 1.03 in B"),
     "mask-shifted": ("forward", "mask-lost", "does not train on tokens"),
-    "no-std": ("loss", "advantage-normalisation", "group mean and standard deviation in A and group mean only in B"),
+    "no-std": ("loss", "advantage-normalisation", "deviation in A and rewards normalised by group mean only in B"),
     "learning-rate": ("parameter", "learning-rate", "0.003 in A and 0.0033 in B"),
     "no-clip": ("parameter", "gradient-clip", "a norm of 0.1 in A and none (not clipped) in B"),
 }

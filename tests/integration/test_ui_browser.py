@@ -107,7 +107,7 @@ def test_samples_are_filtered_by_expression_and_by_histogram_and_opened_by_key(s
     page.wait_for_selector("#matched:has-text('4 of 160 samples')")
     page.fill("#filter", "rewrad > 1")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".problem:has-text('did you mean reward')")
+    page.wait_for_selector(".problem:has-text('did you mean')")
     page.fill("#filter", "")
     page.keyboard.press("Enter")
     page.wait_for_selector("#matched:has-text('160 samples')")
@@ -262,6 +262,22 @@ def test_a_report_opens_from_disk(browser, tmp_path):
     for path, expected in views.items():
         page.goto(f"{start}#/{path}")
         page.wait_for_selector(expected)
+    page.context.close()
+    assert failed == []
+
+
+def test_one_comparison_is_one_file_that_opens_from_disk(browser, tmp_path):
+    first, second = (two_turns(tmp_path / name, steps=2, shift=shift) for name, shift in (("a", 0), ("b", 0.5)))
+    command = [sys.executable, "-m", "rldbg", "compare", str(first), str(second), "--html", str(tmp_path / "c.html")]
+    assert subprocess.run(command, capture_output=True).returncode == 1
+    page = browser.new_context(offline=True).new_page()
+    page.set_default_timeout(WAIT_MS)
+    failed = []
+    page.on("pageerror", lambda error: failed.append(str(error)))
+    page.on("console", lambda message: message.type == "error" and failed.append(message.text))
+    page.goto((tmp_path / "c.html").as_uri())
+    page.wait_for_selector("h2:has-text('First difference: stage')")
+    assert page.locator(".stage.first").count() == 1 and page.locator(".strip .t").count() > 10
     page.context.close()
     assert failed == []
 

@@ -38,6 +38,7 @@ WORDS = {
     "busy_producer": ["`items`", "slow-producer should put an item in, but sleeps", "(produce)"],
     "full_queue": ["room in queue `items`", "2 of 2 items", "take an item out"],
     "dead_engine": ["multiprocessing queue", "process engine (pid", "has ended (killed by SIGKILL)"],
+    "completed_elsewhere": ["task consumer", "queue `results`", "1 items", "in another thread", "call_soon_threadsafe"],
     "lost_future": ["task ask-reward", "future `self.reply`", "only answer (line", "nothing runs it"],
     "async_queue": ["task consume", "queue `items` (asyncio.Queue, empty)", "put an item in"],
     "async_locks": ["task left", "task right", "wait for each other (deadlock)"],
@@ -74,7 +75,23 @@ WORDS = {
     "failed_task": ["`items` to be marked as done", "task reward-worker has ended: RuntimeError: reward of item 7"],
     "task_group": ["for the tasks of its TaskGroup; task fetch-0 is awaited", "create_future()` to be completed"],
     "managed_queue": ["an item of queue `scores` (multiprocessing queue)", "would put an item in"],
+    "managed_circle": ["queue `samples` (multiprocessing", "(_act) for lock `lock`", "wait for each other (deadlock)"],
+    "shared_events": ["event `go`", "should set it, and waits", "event `done`", "wait for each other (deadlock)"],
+    "shared_signal": ["condition `turn`", "should release it", "semaphore `free`", "wait for each other (deadlock)"],
+    "library_queue": [
+        "an item of queue `samples.threads` (ThreadsQueue, empty)",
+        "an item of queue `weights.tasks` (relay.Queue, empty)",
+        "wait for each other (deadlock)",
+    ],
     "interpreter_kept": ["for the interpreter lock (GIL); thread tokenizer holds it, but is in C code", "(tokenize)"],
+    "next_batch": ["a batch of its data loader", "and waits at wait_scenes.py:", "the other end of ", "item.fifo"],
+    "blocked_client_loop": ["the main thread waits", "thread client-loop runs the event loop that should complete it"],
+    "served_stream": ["for data from 127.0.0.1:", "is at the other end, and waits", "(answer) for event `loaded`"],
+    "served_request": [
+        "for data from 127.0.0.1:",
+        "is at the other end, and waits",
+        "(application) for event `loaded`",
+    ],
     "data_loader": ["a batch of its data loader", "worker 0 (pid", "has ended (killed by SIGKILL)"],
 }
 # Who is seen by an agent is not seen as an exception of the main program: that is held or recorded as a crash.
@@ -172,10 +189,11 @@ def test_a_wait_is_explained_by_the_agent(armed, scene):
     _until_said(look, words)
 
 
+_NEWER = ("lock_deadlock", "lost_future", "completed_elsewhere", "async_locks", "dead_engine", "raised_with_thread")
 # Of Python 3.10 only py-spy knows the stacks: names and lines, not objects.
 OTHERS = {
-    "3.12": dict.fromkeys(("lock_deadlock", "lost_future", "async_locks", "dead_engine", "raised_with_thread")),
-    "3.13": dict.fromkeys(("lock_deadlock", "lost_future", "async_locks", "dead_engine", "raised_with_thread")),
+    "3.12": dict.fromkeys(_NEWER),
+    "3.13": dict.fromkeys(_NEWER),
     "3.10": {
         "closure_locks": ["thread one", "`first`", "(deadlock)"],
         "unset_event": ["event `loaded` to be set"],
@@ -191,6 +209,18 @@ def test_processes_of_other_pythons_are_explained(tmp_path, version):
         for scene, words in OTHERS[version].items():
             job = UnarmedJob(pids=(programs.pid(scene),))
             _until_said(lambda job=job: explain(look_at_job(job, apart_s=0.3).stacks), words or WORDS[scene])
+    finally:
+        programs.end()
+
+
+def test_a_forked_worker_is_not_told_with_the_tasks_of_its_parent(tmp_path):
+    programs = Programs(tmp_path, plain_environment(), ["pooled_in_loop"])
+    try:
+        job = UnarmedJob(pids=(programs.pid("pooled_in_loop"),))
+        words = ["run_in_executor(pool, _grade)", "works for the process that should complete it", "to end: sleep 3600"]
+        _until_said(lambda: explain(look_at_job(job, apart_s=0.3).stacks), words)
+        parent, worker = look_at_job(job, apart_s=0.3).stacks
+        assert parent["tasks"] and not worker["tasks"]
     finally:
         programs.end()
 

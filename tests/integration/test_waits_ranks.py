@@ -45,10 +45,11 @@ def _until_said(words, look):
 
 
 SLOW = ["rank 0 waits at", "(slow_rank) for all_reduce", "rank 1 never entered it, but sleeps", "(load_checkpoint)"]
+BEGUN = ["rank 0 waits at", "for irecv with rank 1; rank 1 never entered it", "for broadcast from rank 0", "(deadlock)"]
 RAISED = ["rank 1 never entered it, but raised ValueError: the reward is not a number at wait_scenes.py:", "heartbeat"]
 
 
-@pytest.mark.parametrize(("scene", "words"), [("slow_rank", SLOW), ("raised_rank", RAISED)])
+@pytest.mark.parametrize(("scene", "words"), [("slow_rank", SLOW), ("raised_rank", RAISED), ("begun_receive", BEGUN)])
 def test_ranks_of_torchrun_are_found_and_explained(tmp_path, scene, words):
     process = _torchrun(scene, tmp_path, plain_environment())
     try:

@@ -31,6 +31,12 @@ SENTENCES = {
         "STRICT_SPREAD wants each bundle on a node of its own, and the cluster has 1 node",
     ],
     "constructor": ["waits_for_mortal waits at", "actor mortal should run ping", "(started again", "keeps ending"],
+    "restarted": [
+        "waits_for_loading waits at",
+        "loading should run ping and is still in its constructor, which Ray has started again once",
+        "(__init__) for event",
+    ],
+    "gathered": ["of controller", "the result of RewardModel.score (actor judge)", "of judge runs score"],
     "engine": [
         "trainer waits at",
         "generator runs generate",
@@ -46,11 +52,11 @@ SENTENCES = {
 class Job:
     """The driver of all scenes, with a cluster of its own."""
 
-    def __init__(self, folder, environment):
+    def __init__(self, folder, environment, *, dashboard):
         self.folder = folder
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
         # Ray chooses the port: one that was free here may be taken by the time its dashboard starts.
-        options = {"include_dashboard": True, "num_cpus": 1, "log_to_driver": False, "_temp_dir": str(folder)}
+        options = {"include_dashboard": dashboard, "num_cpus": 1, "log_to_driver": False, "_temp_dir": str(folder)}
         patient = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300"}
         self.process = subprocess.Popen(
             [sys.executable, str(SCENES)],
@@ -63,7 +69,7 @@ class Job:
         line = next((line for line in self.process.stdout if line.startswith("READY")), "")
         self.errors.seek(0)
         assert line, f"the job ended before it was ready: {self.errors.read()[-3000:]}"
-        self.url = f"http://{line.split()[1]}"
+        self.address = line.split()[1]
 
     def end(self):
         self.process.stdin.close()
@@ -99,14 +105,14 @@ def _missing(waits):
 
 @pytest.fixture(scope="module")
 def unarmed():
-    job = Job(Path(f"/tmp/rldbg-waits-{os.getpid()}"), plain_environment())
+    job = Job(Path(f"/tmp/rldbg-waits-{os.getpid()}"), plain_environment(), dashboard=True)
     yield job
     job.end()
 
 
 def test_every_wait_of_a_plain_cluster_is_explained(unarmed):
     def look():
-        done = rldbg("stacks", "--ray", unarmed.url, "--diagnose", "--json", check=False, timeout_s=240)
+        done = rldbg("stacks", "--ray", unarmed.address, "--diagnose", "--json", check=False, timeout_s=240)
         assert done.returncode == 1, done.stderr
         return json.loads(done.stdout)
 
@@ -114,19 +120,19 @@ def test_every_wait_of_a_plain_cluster_is_explained(unarmed):
 
 
 def test_all_workers_of_a_plain_cluster_are_listed(unarmed):
-    workers = json.loads(rldbg("ps", "--ray", unarmed.url, "--json").stdout)["workers"]
+    workers = json.loads(rldbg("ps", "--ray", unarmed.address, "--json").stdout)["workers"]
     by_name = {worker["who"]: worker for worker in workers}
     assert by_name["first"]["state"] == "running" and by_name["first"]["task"] == "Partner.call"
     assert by_name["first"]["pid"] and by_name["first"]["host"]
     assert by_name["huge"]["state"] == "pending creation" and by_name["huge"]["asks_for"] == "8 GPU"
     assert by_name["driver"]["pid"] == unarmed.process.pid
-    text = rldbg("ps", "--ray", unarmed.url).stdout
+    text = rldbg("ps", "--ray", unarmed.address).stdout
     assert "pending creation" in text and "asks for 8 GPU" in text
 
 
 def test_every_wait_of_an_armed_job_is_explained(tmp_path):
     with LiveJob(tmp_path) as job:
-        waiting = Job(Path(f"/tmp/rldbg-armed-waits-{os.getpid()}"), job.environment)
+        waiting = Job(Path(f"/tmp/rldbg-armed-waits-{os.getpid()}"), job.environment, dashboard=False)
 
         def look():
             done = job.rldbg("stacks", "--diagnose", "--json", check=False, timeout_s=300)

@@ -1,6 +1,7 @@
 """Programs that wait for ever: `python wait_scenes.py SCENE FOLDER` writes FOLDER/SCENE when it is about to."""
 
 import asyncio
+import contextlib
 import ctypes
 import fcntl
 import multiprocessing
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 FOLDER = Path(sys.argv[2])
@@ -154,6 +155,20 @@ def lost_future():
         await asyncio.sleep(0)
         ready()
         await asking
+
+    asyncio.run(main())
+
+
+def completed_elsewhere():
+    """A thread fills an asyncio queue directly: the event loop of the one who waits is not woken."""
+
+    async def consume(results):
+        return await results.get()
+
+    async def main():
+        results = asyncio.Queue()
+        threading.Timer(0.5, lambda: (results.put_nowait("text"), ready())).start()
+        await asyncio.create_task(consume(results), name="consumer")
 
     asyncio.run(main())
 
@@ -370,6 +385,29 @@ def data_loader():
         next(loader)
 
 
+class Reads:
+    """A dataset whose second item waits for somebody to write it."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 1:
+            (FOLDER / "item.fifo").read_bytes()
+        return index
+
+
+def next_batch():
+    """The worker that has the next batch is stuck; the other one waits for its next order."""
+    from torch.utils.data import DataLoader
+
+    os.mkfifo(FOLDER / "item.fifo")
+    loader = iter(DataLoader(Reads(), num_workers=2, batch_size=None, multiprocessing_context="fork"))
+    next(loader)
+    ready()
+    next(loader)
+
+
 def process_locks():
     """Two processes that take two locks in different orders."""
     context = multiprocessing.get_context("fork")
@@ -503,6 +541,67 @@ def loop_in_itself():
     asyncio.run(main())
 
 
+def blocked_client_loop():
+    """A client with an event loop in a thread of its own calls its blocking method from that loop."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="client-loop", daemon=True).start()
+
+    async def post():
+        return 1
+
+    async def generate():
+        ready()
+        return asyncio.run_coroutine_threadsafe(post(), loop).result()
+
+    asyncio.run_coroutine_threadsafe(generate(), loop).result()
+
+
+def _ask(port):
+    while True:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET /generate HTTP/1.1\r\nhost: engine\r\n\r\n")
+            ready()
+            client.recv(100)
+
+
+def _free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def served_stream():
+    """The task of a server in another process that has the connection waits itself."""
+    port = _free_port()
+
+    async def answer(reader, writer):
+        loaded = asyncio.Event()
+        await loaded.wait()
+
+    async def serve():
+        server = await asyncio.start_server(answer, "127.0.0.1", port)
+        await server.serve_forever()
+
+    if os.fork() == 0:
+        asyncio.run(serve())
+    _ask(port)
+
+
+def served_request():
+    """The same under a server whose event loop is written in C and tells no connections."""
+    port = _free_port()
+
+    async def application(scope, receive, send):
+        if scope["type"] == "http":
+            loaded = asyncio.Event()
+            await loaded.wait()
+
+    if os.fork() == 0:
+        import uvicorn
+
+        uvicorn.run(application, port=port, log_level="error")
+    _ask(port)
+
+
 def hung_server():
     """An async client of a server in another process, whose thread for the request sleeps."""
 
@@ -627,6 +726,150 @@ def managed_queue():
         scores.get()
 
 
+def _learn(lock, samples):
+    with lock:
+        ready()
+        samples.get()
+
+
+def _act(lock, samples):
+    with lock:
+        samples.put(1)
+
+
+def managed_circle():
+    manager = multiprocessing.Manager()
+    lock, samples = manager.Lock(), manager.Queue()
+    learner = multiprocessing.Process(target=_learn, args=(lock, samples))
+    learner.start()
+    while not (FOLDER / sys.argv[1]).exists():
+        time.sleep(0.01)
+    multiprocessing.Process(target=_act, args=(lock, samples)).start()
+    learner.join()
+
+
+def _wait_for_go(go, done):
+    ready()
+    go.wait()
+    done.set()
+
+
+def _wait_for_done(go, done):
+    done.wait()
+    go.set()
+
+
+def shared_events():
+    go, done = multiprocessing.Event(), multiprocessing.Event()
+    both = [multiprocessing.Process(target=each, args=(go, done)) for each in (_wait_for_go, _wait_for_done)]
+    for each in both:
+        each.start()
+    both[0].join()
+
+
+def _give(turn, free):
+    ready()
+    with turn:
+        turn.wait()
+    free.release()
+
+
+def _take(turn, free):
+    free.acquire()
+    with turn:
+        turn.notify_all()
+
+
+def shared_signal():
+    """A semaphore that is released by another process, not by who took it."""
+    turn, free = multiprocessing.Condition(), multiprocessing.Semaphore(0)
+    both = [multiprocessing.Process(target=each, args=(turn, free)) for each in (_give, _take)]
+    for each in both:
+        each.start()
+    both[0].join()
+
+
+def _grade():
+    ready()
+    subprocess.run(["sleep", "3600"], check=False)
+
+
+def pooled_in_loop():
+    async def score():
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+            await asyncio.get_running_loop().run_in_executor(pool, _grade)
+
+    async def main():
+        await asyncio.create_task(score())
+
+    asyncio.run(main())
+
+
+RELAY = """
+import asyncio, threading
+
+class Queue:
+    def __init__(self):
+        self._queue, self._maxsize = [], 0
+        self._filled, self._awaited = threading.Condition(), asyncio.Condition()
+        self._for_threads, self._for_tasks = ThreadsQueue(self), TasksQueue(self)
+
+    @property
+    def threads(self):
+        return self._for_threads
+
+    @property
+    def tasks(self):
+        return self._for_tasks
+
+class ThreadsQueue:
+    def __init__(self, parent):
+        self._parent = parent
+
+    def get(self):
+        with self._parent._filled:
+            self._parent._filled.wait()
+
+class TasksQueue:
+    def __init__(self, parent):
+        self._parent = parent
+
+    async def get(self):
+        async with self._parent._awaited:
+            await self._parent._awaited.wait()
+
+    async def put(self, item):
+        pass
+"""
+
+
+def library_queue():
+    """A queue of another library between a thread and a task that wait for each other."""
+    package = FOLDER / "site-packages" / "relay"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text(RELAY)
+    sys.path.insert(0, str(package.parent))
+    import relay
+
+    async def main():
+        samples, weights = relay.Queue(), relay.Queue()
+
+        def train():
+            while True:
+                samples.threads.get()
+                weights.threads.put(1)
+
+        async def rollout():
+            await weights.tasks.get()
+            await samples.tasks.put(1)
+
+        threading.Thread(target=train, name="trainer").start()
+        ready()
+        await rollout()
+
+    asyncio.run(main())
+
+
 def interpreter_kept():
     libc, begun = ctypes.PyDLL(None), threading.Event()
 
@@ -656,6 +899,20 @@ def slow_rank():
     if dist.get_rank() == dist.get_world_size() - 1:
         load_checkpoint()
     dist.all_reduce(torch.ones(2))
+
+
+def begun_receive():
+    """For torchrun: the first rank waits for a transfer that it began, the last one is elsewhere."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    (FOLDER / f"begun_receive{dist.get_rank()}").write_text("")
+    if dist.get_rank() == 0:
+        weights = dist.irecv(torch.ones(2), src=1)
+        weights.wait()
+    dist.broadcast(torch.ones(2), src=0)
 
 
 def raised_rank():

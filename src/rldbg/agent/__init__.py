@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from .arming import HAND_DOWN, STARTUP, Arming, armed_environment, disarmed
     from .collectives import PATIENCE_S
+    from .far_hosts import address_for, ask_to_be_reached, outward_address
     from .framing import (
         PEER_LIMIT_BYTES,
         PROTOCOL,

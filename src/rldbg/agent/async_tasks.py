@@ -27,8 +27,11 @@ def listing() -> JsonText:
     for task in _tasks():
         frames = _frames(task)
         row = {"name": task.get_name(), "coroutine": _coroutine_name(task), "current": task is running}
-        place = {"file": frames[0].f_code.co_filename, "line": frames[0].f_lineno} if frames else {}
-        rows.append(row | place | {"files": [frame.f_code.co_filename for frame in frames]})
+        places = [
+            {"file": frame.f_code.co_filename, "line": frame.f_lineno, "function": frame.f_code.co_qualname}
+            for frame in frames
+        ]
+        rows.append(row | {"frames": places})
     return JsonText({"tasks": rows})
 
 

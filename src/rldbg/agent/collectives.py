@@ -51,9 +51,10 @@ def _call_facts(frame: FrameType) -> dict[str, Any]:
     facts: dict[str, Any] = {"group": _group_name(values.get("group"))}
     if shape is not None:
         facts["shape"] = "x".join(map(str, shape))
-    if frame.f_code.co_name in ("send", "recv", "isend", "irecv"):
-        peer = values.get("dst", values.get("src"))
-        facts["peer"] = peer if type(peer) is int else None
+    peer = values.get("dst", values.get("src"))
+    # Of other collectives it is the one that sends to all or receives from all.
+    name = "peer" if frame.f_code.co_name in ("send", "recv", "isend", "irecv") else "root"
+    facts[name] = peer if type(peer) is int else None
     return facts
 
 

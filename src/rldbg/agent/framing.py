@@ -94,7 +94,7 @@ class Decoder:
             if name.strip().lower() == b"content-length" and value.strip().isdigit():
                 length = int(value)
                 if length > self.limit_bytes:
-                    raise WireError(f"a frame of {length} bytes is more than {self.limit_bytes}")
+                    raise WireError(f"a frame of {length} bytes exceeds {self.limit_bytes}")
                 return length
         raise WireError("the frame header has no length")
 

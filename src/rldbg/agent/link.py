@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .far_hosts import ask_to_be_reached
 from .framing import Message, Refused, Silent, WireError
 from .peer import Connection, Peer, dial
 from .settings import BrokerAddress, Settings, say
@@ -131,11 +132,12 @@ class Link:
             self._serve(self._peer)
 
     def _connect(self) -> bool:
-        """Whether it was worth trying; False when the broker is about to be told that it is needed on this host."""
+        """Whether it was worth trying; False when the broker is being told that it is needed on this host."""
         address = BrokerAddress.read(self._settings.run)
         if address is None:
             return True
         if address.is_out_of_reach(socket.gethostname()):
+            ask_to_be_reached(self._settings.run)
             return False
         try:
             connection = dial((address.host, address.port), kind="agent", token=address.token, about=self._about())

@@ -6,6 +6,7 @@ Which exceptions are held is decided by the broker, which knows the whole run (`
 import contextlib
 import re
 import shlex
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -27,7 +28,7 @@ _CONTROL_FLOW = {
     "TimeoutException", "TimeoutExpired", "CancelledError", "TaskCancelledError", "AsyncioActorExit",
 }  # fmt: skip
 _STANDARD_LIBRARY = str(Path(traceback.__file__).parent) + "/"
-_RAISED_IN = re.compile(r"\(pid=(\d+), ip=")
+_RAISED_IN = re.compile(r"\(pid=(\d+), ip=([^,)\s]+)")
 
 
 _CRASH_FILES = 50
@@ -72,7 +73,7 @@ class PostMortem:
         connected = self._link().wait_connected()
         may_hold = connected and not passes and _is_worth_a_wait(error, where)
         told = facts | {"message": message, "path": str(path or ""), "where": where}
-        told |= {"exception": raising_line(error), "origins": origins(error)}
+        told |= {"exception": raising_line(error), "origins": origins(error), "node_address": _node_address()}
         told |= {"wait_s": self._settings.post_mortem_wait_s if may_hold else 0.0}
         answer: Message = {}
         with contextlib.suppress(NoBroker):
@@ -183,8 +184,14 @@ def raising_line(error: BaseException) -> str:
     return type(error).__name__ + where
 
 
-def origins(error: BaseException) -> list[int]:
-    """Of an error that Ray handed on from other processes: the ids of these processes, else nothing."""
+def origins(error: BaseException) -> list[list[str]]:
+    """Of an error that Ray handed on from other processes: process id and node address of each, else nothing."""
     if not any(each.__name__ == "RayTaskError" for each in type(error).__mro__):
         return []
-    return [int(pid) for pid in _RAISED_IN.findall(str(error))]
+    return [[pid, address] for pid, address in _RAISED_IN.findall(str(error))]
+
+
+def _node_address() -> str:
+    """What Ray calls this host in the errors that it hands on."""
+    ask = getattr(getattr(sys.modules.get("ray"), "util", None), "get_node_ip_address", None)
+    return str(ask()) if ask is not None else ""

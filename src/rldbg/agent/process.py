@@ -22,9 +22,15 @@ from .halt import call_here, can_be_called_here
 from .identity import describe_process
 from .link import SILENCE_S, Link, NoBroker
 from .post_mortem import PostMortem
-from .settings import Settings, say
+from .settings import Settings, has_breakpoints, say
 from .stacks import frame_facts, mark_as_ours, thread_stacks
 from .terminal import blocked_loop_note, has_own_terminal, prompt_here
+
+_PROGRAM_BEGINS = frozenset({"cpython.run_file", "cpython.run_module", "cpython.run_command", "cpython.run_stdin"})
+# What forks for subprocess.Popen(preexec_fn=...).
+_BEFORE_EXEC = ("subprocess", "_execute_child")
+# Longer than it takes to load a debugger on a host where hundreds of processes do so at once.
+_BREAKPOINTS_S = 60.0
 
 
 class Agent:
@@ -46,6 +52,31 @@ class Agent:
         )
         can_be_called_here()
         self._link.start()
+        if has_breakpoints(self.settings.run):
+            self._await_breakpoints_before_the_program()
+
+    def _await_breakpoints_before_the_program(self) -> None:
+        """The program's first line may be the one to stop at. Not here: while `site` is being imported, other threads
+        cannot import what they need to set a breakpoint."""
+        is_waiting = True
+
+        def at_audit_event(event: str, _arguments: tuple[Any, ...]) -> None:
+            nonlocal is_waiting
+            if is_waiting and event in _PROGRAM_BEGINS:
+                is_waiting = False
+                self._await_breakpoints()
+
+        sys.addaudithook(at_audit_event)
+
+    def _await_breakpoints(self) -> None:
+        if not has_breakpoints(self.settings.run) or not self._link.wait_connected():
+            return
+        try:
+            reason = self._link.request("await_breakpoints", {}, timeout_s=_BREAKPOINTS_S).get("reason")
+        except NoBroker as error:
+            reason = str(error)
+        if reason:
+            say(f"this process starts without its breakpoints: {reason}")
 
     def identify(self, **facts: Any) -> None:
         """What the program itself says about this process: role, rank, coordinates."""
@@ -200,7 +231,11 @@ class Agent:
         self._link.abandon()
         self._link = self._new_link()
         self._debugger.forget_in_child()
+        caller = sys._getframe().f_back
+        if caller is not None and (caller.f_globals.get("__name__"), caller.f_code.co_name) == _BEFORE_EXEC:
+            return  # another program takes its place at once
         self._link.start()
+        self._await_breakpoints()
 
     def tell_far_nodes(self, address: str) -> None:
         """Ray has other nodes: processes there must reach the broker, at this host's address in the cluster."""
@@ -239,6 +274,7 @@ def resolve_file(name: str) -> str:
     if "/" not in name and not name.endswith(".py"):
         return getattr(sys.modules.get(name), "__file__", None) or ""
     if Path(name).exists():
+        name = str(Path(name).absolute())
         # The same file by another way, a link for instance: debuggers compare names.
         return name if name in loaded else next((file for file in loaded if _is_same(file, name)), name)
     parts = Path(name).parts

@@ -30,10 +30,12 @@ class RayFacts:
     actor_name: str = ""
     actor_class: str = ""
     task: str = ""
+    cluster: str = ""
     dashboard: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        facts = {"actor": self.actor_name, "class": self.actor_class, "task": self.task, "dashboard": self.dashboard}
+        facts = {"actor": self.actor_name, "class": self.actor_class, "task": self.task}
+        facts |= {"cluster": self.cluster, "dashboard": self.dashboard}
         return {name: value for name, value in facts.items() if value}
 
 
@@ -52,7 +54,10 @@ def ray_facts() -> RayFacts:
     if worker is None or not getattr(worker, "connected", False):
         return RayFacts(kind="task", role="ray_worker", idle=True) if is_ray_worker() else RayFacts()
     if getattr(worker, "mode", None) != _WORKER_MODE:
-        return RayFacts(kind="driver", role="driver", dashboard=_dashboard(module))
+        cluster, dashboard = _of_node(module, "gcs_address"), _of_node(module, "webui_url")
+        if dashboard and "://" not in dashboard:
+            dashboard = f"http://{dashboard}"
+        return RayFacts(kind="driver", role="driver", cluster=cluster, dashboard=dashboard)
     actor = next(iter(getattr(worker, "actors", {}).values()), None)
     if actor is not None:
         return _actor_facts(worker, actor)
@@ -163,10 +168,9 @@ def wait_for_far_node(found: Callable[[str], None]) -> None:
             return
 
 
-def _dashboard(module: Any) -> str:
-    node = getattr(module, "_global_node", None)
+def _of_node(module: Any, name: str) -> str:
+    """The address of the cluster's own tables, which is always there, or that of its dashboard, which need not be."""
     try:
-        url = getattr(node, "webui_url", "") or ""
+        return str(getattr(getattr(module, "_global_node", None), name, "") or "")
     except (AttributeError, RuntimeError):
         return ""
-    return url if "://" in url or not url else f"http://{url}"

@@ -69,6 +69,14 @@ class BrokerAddress:
             return None
 
 
+def has_breakpoints(run: Path) -> bool:
+    """Whether the run's broker keeps any; a process that starts then has something to wait for."""
+    try:
+        return bool(json.loads((run / "breakpoints.json").read_text(encoding="utf-8"))["breakpoints"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def _seconds(values: Mapping[str, str], name: str) -> float:
     text = values.get(name, "").strip()
     try:

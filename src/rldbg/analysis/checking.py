@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from rldbg.analysis.checks import CHECKS, Check, NotApplicable, StepView
 from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.side import Side
-from rldbg.core import Finding, IncompleteDataError, Severity, UsageError, worst
+from rldbg.core import Finding, IncompleteDataError, Severity, UsageError, did_you_mean, worst
 from rldbg.lazy import html_by
 from rldbg.recording import Recording
 
@@ -110,6 +109,5 @@ def _select(only: Sequence[str]) -> list[Check]:
     by_id = {item.id: item for item in CHECKS}
     for name in only:
         if name not in by_id and name != INTEGRITY:
-            near = get_close_matches(name, by_id, n=1)
-            raise UsageError(f"no check {name!r}", f"did you mean {near[0]!r}?" if near else "rldbg check --list")
+            raise UsageError(f"no check {name!r}", did_you_mean(name, by_id, "rldbg check --list"))
     return [by_id[name] for name in only if name in by_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,8 @@ from rldbg.analysis.pairing import row_count
 from rldbg.analysis.row_places import RowPlace
 from rldbg.analysis.rows import Rows, compare_rows
 from rldbg.analysis.stages import Stage, stage_of
-from rldbg.analysis.tolerances import Tolerance, Tolerances
+from rldbg.analysis.tolerances import OF_MODEL, Tolerance, Tolerances
+from rldbg.analysis.unpadding import TRAINED
 from rldbg.analysis.whole import Block
 from rldbg.recording import Ragged, Record
 
@@ -77,14 +79,15 @@ def compare_block(block: Block, tolerances: Tolerances) -> Iterator[tuple[str, F
 
 def shared_fields(block: Block) -> Iterator[str]:
     """The fields both records have, in A's order, without those that follow from another field."""
-    both = [name for name in block.a.fields if name in block.b.fields and name not in IDENTITY_KEYS]
+    both = [name for name in block.a.fields if name in block.b.fields and name not in (*IDENTITY_KEYS, TRAINED)]
     derived = _FROM_TENSOR if any(name in both for name in _TENSORS) else ()
     return (name for name in both if name not in derived)
 
 
 def _compare_field(block: Block, rows: Rows | None, name: str, tolerances: Tolerances) -> FieldDifference:
     """One array field of a block."""
-    tolerance = tolerances.of(block.a.key.kind, name, block.a.dtype(name), block.b.dtype(name))
+    quantity = OF_MODEL if name in ("reward", "advantages") and _is_of_model(block, name) else ""
+    tolerance = tolerances.of(block.a.key.kind, name, block.a.dtype(name), block.b.dtype(name), quantity)
     if rows is None or not (_has_row_each(block.a, name) and _has_row_each(block.b, name)):
         return compare_tensors(block, name, tolerance)
     found = compare_rows(rows, name, tolerance)
@@ -94,6 +97,47 @@ def _compare_field(block: Block, rows: Rows | None, name: str, tolerances: Toler
     first, worst, odd = (_row_place(block, place) for place in (found.first, found.worst, found.odd))
     note = "lengths differ" if found.lengths_differ else ""
     return FieldDifference(found.measured, tolerance, first, worst, odd, note)
+
+
+_ROWS_LOOKED_AT, _FEWEST_REWARDS = 16, 4
+_TOLD_APART, _MANY_AMOUNTS = 1000, 100
+
+
+def _is_of_model(block: Block, name: str) -> bool:
+    """Whether rewards, or advantages, follow from what a model computed: a critic's, or with a KL in the reward.
+
+    Rules give most samples the same reward on both sides, to the last bit: one that rounding moves in most samples, by
+    as many amounts, is a sum of log probs.
+    """
+    if name == "advantages" and _is_of_critic(block.a) and _is_of_critic(block.b):
+        return True
+    if block.rows_a is None or block.rows_b is None or not all("reward" in side.fields for side in (block.a, block.b)):
+        return False
+    a, b = (np.asarray(side.array("reward"), np.float32).reshape(-1) for side in (block.a, block.b))
+    if len(a) != row_count(block.a) or len(b) != row_count(block.b):
+        return False
+    one, other = a[block.rows_a], b[block.rows_b]
+    apart = one != other
+    if len(apart) < _FEWEST_REWARDS or 2 * int(np.count_nonzero(apart)) <= len(apart):
+        return False
+    return not _are_few(one[apart].astype(np.float64) - other[apart], float(np.spacing(np.abs(one).max())))
+
+
+def _are_few(gaps: np.ndarray, spacing: float) -> bool:
+    """Whether many samples are apart by a few amounts, as by a rule for all or for each length: noise has no two alike.
+
+    Amounts are told apart to a thousandth of the largest, where single precision does so.
+    """
+    largest = float(np.abs(gaps).max())
+    amounts = len(np.unique(np.round(_TOLD_APART * gaps / largest))) if np.isfinite(largest) else 1
+    return largest > _TOLD_APART * spacing and amounts <= min(len(gaps) / 2, _MANY_AMOUNTS)
+
+
+def _is_of_critic(record: Record) -> bool:
+    """Whether advantages differ from token to token in most samples, and so follow from what a model computed."""
+    rows = [np.asarray(row) for row in itertools.islice(record.rows("advantages"), _ROWS_LOOKED_AT)]
+    told = [len(np.unique(row[row != 0])) > 1 for row in rows if np.count_nonzero(row) > 1]
+    return 2 * sum(told) > len(told)
 
 
 def _is_whole(block: Block) -> bool:

@@ -15,10 +15,16 @@ from typing import Any
 from rldbg.analysis.leaves import is_number
 from rldbg.recording import Record
 
-_ADDS_UP = ("loss", "pg_loss", "entropy_loss", "kl_loss")
-_METRICS_THAT_ADD_UP = (*_ADDS_UP, "entropy", "tokens")
+_METRICS_THAT_ADD_UP = ("loss", "pg_loss", "entropy_loss", "kl_loss", "entropy", "tokens")
+# Relative: losses that agree, whatever others do.
+_SAME = 1e-4
 # Facts of the mini-batch that every one of its micro-batches repeats.
 _SHARED_FACTS = ("denominator", "aggregation")
+
+
+def terms_of(records: Sequence[Record]) -> list[str]:
+    """The loss and its terms, by their names: those of tokens add up, and so does the critic's."""
+    return list(dict.fromkeys(name for record in records for name in record.fields if name.endswith("loss")))
 
 
 def has_denominator(record: Record) -> bool:
@@ -64,24 +70,24 @@ def _reduced(
     found = {}
     for place, members in groups.items():
         samples = tuple(sample for record in members for sample in record.samples)
-        fields = _sums([record.fields for record in members], _ADDS_UP, weights_of(members))
+        fields = _sums([record.fields for record in members], terms_of(members), weights_of(members))
         found[place] = replace(members[0], fields=fields, samples=samples)
     return found
 
 
-def _apart(a: Mapping[tuple[int, int], Record], b: Mapping[tuple[int, int], Record]) -> float:
-    """The largest difference of a loss, relative to the larger one."""
+def _apart(a: Mapping[tuple[int, int], Record], b: Mapping[tuple[int, int], Record]) -> tuple[int, float]:
+    """How many mini-batches differ, and the median of their relative differences: a fault in some mini-batches must not
+    decide how all of them are added up."""
     gaps = [0.0]
     for place in a.keys() & b.keys():
-        record = a[place]
-        one, other = (float(item.fields.get("loss", 0.0)) for item in (record, b[place]))
+        one, other = (float(side[place].fields.get("loss", 0.0)) for side in (a, b))
         gaps.append(abs(one - other) / max(abs(one), abs(other), 1e-12))
-    return max(gaps)
+    return sum(gap > _SAME for gap in gaps), sorted(gaps)[len(gaps) // 2]
 
 
 def _added(records: Sequence[Record]) -> Record:
     first = records[0]
-    fields: dict[str, Any] = _sums([record.fields for record in records], _ADDS_UP)
+    fields: dict[str, Any] = _sums([record.fields for record in records], terms_of(records))
     metrics = [record.fields.get("metrics") for record in records]
     if all(isinstance(item, Mapping) for item in metrics):
         fields["metrics"] = _sums([item for item in metrics if isinstance(item, Mapping)], _METRICS_THAT_ADD_UP)

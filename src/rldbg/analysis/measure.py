@@ -110,7 +110,8 @@ def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _bits(flat: np.ndarray) -> np.ndarray:
-    """A contiguous array in the widest integers that fit."""
+    """A contiguous array, flat, in the widest integers that fit."""
+    flat = flat.reshape(-1) if flat.ndim else flat
     if flat.dtype.kind == "i" or flat.ndim == 0:
         return flat
     if flat.nbytes % 8 == 0 and flat.ctypes.data % 8 == 0:

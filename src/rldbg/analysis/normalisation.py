@@ -49,6 +49,8 @@ def guarded(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, sla
             if is_low.all():
                 return f"group mean, divided by {floor:.3g} (a fixed number, or the least deviation)"
             return f"group mean and {name}standard deviation of at least {floor:.3g}"
+    if np.ptp(divisor) <= slack * float(np.abs(divisor).max()):
+        return f"group mean, divided by {float(np.median(divisor)):.3g} in every group"
     return None
 
 
@@ -65,8 +67,14 @@ def normalisations(
     yield "population standard deviation", scaled * np.sqrt(bessel)
     yield "leave one out", centred * bessel
     yield "leave one out and standard deviation", scaled * bessel
+    total = _of_groups(np.sum, rewards, groups)
+    yield "leave one out, divided by the whole group's size", rewards - (total - rewards) / size
     yield "group mean, batch standard deviation", centred / (centred.std() + 1e-6)
     yield "group mean, standard deviation of the batch's rewards", centred / (spread + 1e-6)
+    yield (
+        "group mean, population standard deviation of the batch's rewards",
+        centred / (rewards.std() + 1e-6),
+    )
     yield "whole batch", (rewards - rewards.mean()) / (spread + 1e-6)
     yield "batch mean only", rewards - rewards.mean()
     yield "nothing (rewards as they are)", rewards.astype(np.float64)

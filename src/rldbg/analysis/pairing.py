@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from rldbg.analysis.losses import terms_of
 from rldbg.analysis.old_log_probs import masked_like_losses
 from rldbg.analysis.samples import SamplePairs, StepSamples, pair_samples, token_bytes
-from rldbg.analysis.side import Side
+from rldbg.analysis.side import ROLLOUT_KINDS, Side
 from rldbg.analysis.whole import Block, Pairing, Unpaired, pair_losses, pair_tensors
 from rldbg.core import SampleId
 from rldbg.recording import KINDS, Ragged, Record
 
 # Kinds that hold the same data under two names, by mode; a trainer's service has old log probs among its loss data.
-_ALIASES = (("trajectory", "prepared_trajectories"), ("old_log_probs", "is_loss_debug"))
+_ALIASES = (ROLLOUT_KINDS, ("old_log_probs", "is_loss_debug"))
 
 
 # A record and the samples of its rows, None where they are not known.
@@ -61,7 +62,23 @@ def pair_kind(
         pairing.only_b += part.only_b
     if set(kinds) == {"old_log_probs", "is_loss_debug"}:
         pairing.blocks = [masked_like_losses(block) for block in pairing.blocks]
+    if kind == "value_loss" and any(not _is_whole(block) for block in pairing.blocks):
+        # Cut differently: the losses of their micro-batches belong to no row.
+        to_b = pair_samples(_ids(records_a), _ids(records_b), samples_a, samples_b).to_b
+        losses = pair_losses(kind, step, [*map(_numbers, records_a)], [*map(_numbers, records_b)], to_b)
+        pairing.blocks += losses.blocks
+        pairing.notes += losses.notes
     return pairing
+
+
+def _is_whole(block: Block) -> bool:
+    rows = ((block.a, block.rows_a), (block.b, block.rows_b))
+    return all(chosen is None or len(chosen) == row_count(record) for record, chosen in rows)
+
+
+def _numbers(record: Record) -> Record:
+    """A record of losses of tokens without the tokens."""
+    return replace(record, fields={name: record.fields[name] for name in terms_of([record])})
 
 
 def _ids(records: Sequence[Record]) -> list[SampleId]:

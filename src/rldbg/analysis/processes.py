@@ -14,7 +14,6 @@ from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.side import Side, Source
 from rldbg.analysis.tolerances import Tolerances
 from rldbg.analysis.units import Unit, UnitResult, UnitWorker
-from rldbg.core import join_ray
 
 # Below this a second process costs more than it saves.
 _PARALLEL_FROM_BYTES = 1 << 28
@@ -75,6 +74,8 @@ def _in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[UnitResult]:
 
 
 def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[UnitResult]:
+    from rldbg.core import join_ray  # brings HTTP clients along
+
     ray = join_ray(address, otherwise="leave out --on-ray", logging_level="ERROR", log_to_driver=False)
     try:
         remote = ray.remote(num_cpus=1)(run_task)

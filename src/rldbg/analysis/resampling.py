@@ -156,9 +156,9 @@ def _finding(step: int, odd: int, count: int, gaps: np.ndarray, expected: float)
         Severity.INFO,
         f"step {step}",
         (
-            f"{odd} of {count} samples have other tokens, from one that was sampled on both sides on",
-            f"log probs of the {len(gaps)} tokens before differ by {gaps.mean():.2g} in the mean: "
-            f"about {expected:.1f} samples would by chance",
+            f"{odd} of {count} samples have different tokens, starting at a token that both sides sampled",
+            f"log probs of the {len(gaps)} tokens before it differ by {gaps.mean():.2g} on average: "
+            f"about {expected:.1f} samples would diverge by chance",
         ),
         "noise in log probs makes a sampler choose another token: these samples, the advantages of their groups and "
         "later losses and gradients cannot be compared",

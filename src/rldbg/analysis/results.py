@@ -193,7 +193,7 @@ class FieldResult:
         ]
 
 
-@html_by("comparison_html")
+@html_by("comparison", "one_to_terminal")
 @dataclass(slots=True)
 class Comparison:
     """The result: a verdict, the first difference, every field, and what could not be compared."""

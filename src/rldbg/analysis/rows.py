@@ -17,10 +17,18 @@ from rldbg.analysis.measured import Measured
 from rldbg.analysis.padded_ids import compare_padded_ids
 from rldbg.analysis.row_places import RowPlace, RowsResult
 from rldbg.analysis.tolerances import Tolerance
+from rldbg.analysis.unpadding import SEQUENCE_KINDS, TRAINED
 from rldbg.recording import EncodedArray, Ragged, Record
 
 # Which field of the same record says where a response-aligned field is meaningful.
-_RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_valid"}
+_RESPONSE_MASKS = {
+    "forward_data": "response_mask",
+    "is_loss_debug": "effective_valid",
+    "value_loss": "response_mask",
+    "old_log_probs": TRAINED,
+}
+# Of whole sequences, what is used where a token is trained on; engines and trainers leave anything elsewhere.
+_USED_WHERE_TRAINED = frozenset({"logprobs", "advantages", "values", "returns"})
 # Padded whole sequences; the prompt may be padded on its left.
 _SEQUENCE_FIELDS = frozenset({"input_ids", "attention_mask", "position_ids", "loss_mask"})
 _MASKS = frozenset(_RESPONSE_MASKS.values())
@@ -121,6 +129,8 @@ def _mask_name(record: Record, name: str) -> str | None:
         return None
     if name in _SEQUENCE_FIELDS and "attention_mask" in record.fields:
         return "attention_mask"
+    if record.key.kind in SEQUENCE_KINDS:
+        return "loss_mask" if name in _USED_WHERE_TRAINED and "loss_mask" in record.fields else None
     found = _RESPONSE_MASKS.get(record.key.kind)
     return found if found in record.fields and name not in _SEQUENCE_FIELDS else None
 

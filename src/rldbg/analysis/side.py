@@ -8,7 +8,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from rldbg.analysis.unpadding import SEQUENCE_KINDS, Extents, extents, mark_padding, unpad_responses, unpad_sequences
+from rldbg.analysis.unpadding import (
+    SEQUENCE_KINDS,
+    Extents,
+    extents,
+    mark_padding,
+    mark_trained,
+    unpad_responses,
+    unpad_sequences,
+)
 from rldbg.recording import Entry, Record, Recording
 from rldbg.recording import open as open_recording
 
@@ -19,8 +27,10 @@ if TYPE_CHECKING:
 # fingerprints, which say of two weights that they differ but not by how much; and chosen experts, which rounding may
 # change where two are equally likely.
 _NOT_COMPARED = frozenset({"capsule", "capsule_result", "weights", "weight_values", "routing", "rollout_routing"})
+# What one mode calls rollouts, and the other.
+ROLLOUT_KINDS = ("trajectory", "prepared_trajectories")
 # Kinds that tell which tokens a sample has: read repeatedly while a step is compared.
-_KEPT = frozenset({"trajectory", "prepared_trajectories", "datums"})
+_KEPT = frozenset({*ROLLOUT_KINDS, "datums"})
 # Small files are cached too: hypotheses read all of a step many times.
 _KEPT_UP_TO_BYTES = 1 << 27
 _SMALL_FILES, _SMALL_BYTES = 500, 1 << 24
@@ -189,19 +199,32 @@ class Side:
         is_decoded = entry.file.endswith(".jsonl") or (entry.file.endswith(".pt") and entry.kind in _KEPT)
         if twin is None or not is_decoded or entry.size_bytes < _WORTH_COMPARING_BYTES:
             return self.recording.read_entry(entry)
-        others = twin._entries.get((entry.kind, entry.step + twin.shift), ())
-        other = next((item for item in others if item == entry), None)
-        if other is None or not _same_bytes(self.recording, twin.recording, entry.file):
+        other = twin._same_place(entry)
+        if other is None or not _same_bytes(self.recording, entry.file, twin.recording, other.file):
             return self.recording.read_entry(entry)
         kept = twin._kept.get((entry.kind, entry.step + twin.shift), ()) if entry.kind in SEQUENCE_KINDS else ()
-        return next((record for record in kept if record.key == other.key), None) or twin.recording.read_entry(other)
+        if found := next((record for record in kept if record.key == other.key), None):
+            return found
+        return self.recording.read_entry(entry, twin.recording.content(other.file))
+
+    def _same_place(self, entry: Entry) -> Entry | None:
+        """What this side has where the other has `entry`, under the same kind or the other mode's name for it."""
+        kinds = ROLLOUT_KINDS if entry.kind in ROLLOUT_KINDS else (entry.kind,)
+        others = (item for kind in kinds for item in self._entries.get((kind, entry.step + self.shift), ()))
+        return next(
+            (item for item in others if (item.key[1:], item.size_bytes) == (entry.key[1:], entry.size_bytes)), None
+        )
 
     def _unpadded(self, record: Record, step: int) -> Record:
         if self.updates_per_pass > 1:
             record = self._by_pass(record)
         if record.key.kind in SEQUENCE_KINDS:
             return unpad_sequences(record)
-        return mark_padding(unpad_responses(record, lambda: self._step_extents(step)), lambda: self._step_extents(step))
+
+        def known() -> Extents:
+            return self._step_extents(step)
+
+        return mark_trained(mark_padding(unpad_responses(record, known), known), known)
 
     def _step_extents(self, step: int) -> Extents:
         if self._extents[0] != step:
@@ -211,11 +234,11 @@ class Side:
         return self._extents[1]
 
 
-def _same_bytes(one: Recording, other: Recording, file: str) -> bool:
+def _same_bytes(one: Recording, file: str, other: Recording, other_file: str) -> bool:
     if one.layout.name != other.layout.name or type(one.tree) is not type(other.tree):
         return False
     left, right = bytearray(_COMPARED_BYTES), bytearray(_COMPARED_BYTES)
-    with open(one.tree.local(file), "rb", 0) as a, open(other.tree.local(file), "rb", 0) as b:
+    with open(one.tree.local(file), "rb", 0) as a, open(other.tree.local(other_file), "rb", 0) as b:
         while (size := a.readinto(left)) == b.readinto(right):
             if left[:size] != right[:size]:
                 return False

@@ -13,7 +13,7 @@ import numpy as np
 
 from rldbg.analysis.side import Side
 from rldbg.core import SampleId
-from rldbg.recording import Ragged, Record, RecordKey
+from rldbg.recording import Record, RecordKey
 
 _SEQUENCE_KINDS = ("trajectory", "prepared_trajectories")
 RESPONSE_KINDS = ("old_log_probs", "forward_data", "is_loss_debug")
@@ -38,10 +38,20 @@ class SampleTokens:
     reward: float | None = None
     quantities: dict[str, Values] = field(default_factory=dict)
     prompt_length: int = field(init=False)
+    _answers: list[np.ndarray] | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         trained = self.loss_mask != 0
         self.prompt_length = int(trained.argmax()) if trained.any() else len(self.tokens)
+
+    @property
+    def answers(self) -> list[np.ndarray]:
+        """The runs of trained tokens. Kept: many hypotheses look at them."""
+        if self._answers is None:
+            trained = np.concatenate([[False], self.loss_mask != 0, [False]])
+            edges = np.flatnonzero(trained[1:] != trained[:-1]).tolist()
+            self._answers = [self.tokens[start:stop] for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+        return self._answers
 
     def trained(self, *names: str) -> tuple[np.ndarray, ...] | None:
         """The named quantities where a token is trained on and all of them cover it, then those positions."""
@@ -85,11 +95,14 @@ def _add_sequences(table: dict[SampleId, SampleTokens], record: Record) -> None:
     for row, (sample, tokens) in enumerate(_rows(record, "tokens")):
         known = table.setdefault(sample, SampleTokens(sample, np.asarray(tokens), np.asarray(masks[row])))
         if rewards is not None and known.reward is None:
-            known.reward = float(rewards[row])
+            # Lists are doubles of what tensors hold in single precision: one number for both.
+            known.reward = float(np.float32(rewards[row]))
     for field_name, quantity in (
         ("logprobs", "rollout_log_probs"),
         ("advantages", "advantages"),
         ("policy_versions", "policy_versions"),
+        ("values", "values"),
+        ("returns", "returns"),
     ):
         if field_name in record.fields:
             for sample, values in _rows(record, field_name):
@@ -124,20 +137,10 @@ def _add_responses(table: dict[SampleId, SampleTokens], record: Record) -> None:
     ):
         if name not in record.fields:
             continue
-        of_sequences = _is_of_sequences(table, record, name)
         for sample, values in _rows(record, name):
             if sample in table:
                 known = table[sample]
-                start = 0 if of_sequences else known.prompt_length
+                start = known.prompt_length
                 known.quantities.setdefault(
                     name, Values(start, np.asarray(values)[: len(known.tokens) - start], record.key)
                 )
-
-
-def _is_of_sequences(table: dict[SampleId, SampleTokens], record: Record, name: str) -> bool:
-    """Whether values stand on the tokens of whole sequences, as some frameworks write them, and not on those of
-    responses: every row is as long as its sequence."""
-    if not isinstance(record.fields[name], Ragged):
-        return False
-    known = [(table[sample], len(values)) for sample, values in _rows(record, name) if sample in table]
-    return bool(known) and all(own.prompt_length and length == len(own.tokens) for own, length in known)

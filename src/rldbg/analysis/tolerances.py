@@ -74,6 +74,9 @@ _LOG_PROB = _Class(absolute=200, relative=20)
 _RATIO = _Class(absolute=400, relative=40)
 _REWARD = _Class(absolute=16, relative=16)
 _ADVANTAGE = _Class(absolute=64, relative=64)
+# A critic's advantages add up the errors of its values over a horizon of some twenty tokens, a reward that a KL is in
+# those of log probs.
+_SUM_OF_TOKENS = _Class(absolute=20 * _LOG_PROB.absolute, relative=400)
 _LOSS = _Class(absolute=100, relative=100)
 _GRADIENT = _Class(absolute=1, relative=1000, scale=400)
 _PARAMETER = _Class(absolute=16, relative=100)
@@ -88,7 +91,11 @@ _NOT_OF_THE_MODEL = (_REWARD, _ADVANTAGE, _PARAMETER)
 _OF_RATIOS = (_RATIO, _LOSS)
 Update = tuple[int, int, int]
 
+# What rewards and advantages are that follow from what a model computed.
+OF_MODEL = "a sum over a sample's tokens"
 _CLASSES: dict[str, _Class] = {
+    OF_MODEL: _SUM_OF_TOKENS,
+    "returns": _SUM_OF_TOKENS,
     "reward": _REWARD,
     "advantages": _ADVANTAGE,
     "log_probs": _LOG_PROB,
@@ -206,8 +213,8 @@ class Tolerances:
         copy._engine = self._engine
         return copy
 
-    def of(self, kind: str, field: str, dtype_a: str, dtype_b: str) -> Tolerance:
-        """For one field of two recordings; the coarser of the two dtypes decides."""
+    def of(self, kind: str, field: str, dtype_a: str, dtype_b: str, quantity: str = "") -> Tolerance:
+        """For one field of two recordings, or what it holds; the coarser of the two dtypes decides."""
         for name in (f"{kind}.{field}", field):
             if name in self._by_field:
                 return self._by_field[name]
@@ -216,9 +223,9 @@ class Tolerances:
             return EXACT
         # Text formats return doubles for what was single precision; trainers record nothing finer than that.
         roundoff = max(roundoff, _ROUNDOFF["float32"])
-        derived = _CLASSES.get(field, _OTHER).tolerance(roundoff)
+        derived = _CLASSES.get(quantity or field, _OTHER).tolerance(roundoff)
         if self._roundoff:
-            extra = passed_on(field, self._roundoff)
+            extra = passed_on(quantity or field, self._roundoff)
             derived = Tolerance(derived.atol + extra.atol, derived.rtol + extra.rtol, derived.scale + extra.scale)
         if self._engine and field == "logprobs":
             derived = replace(derived, atol=derived.atol + self._engine)

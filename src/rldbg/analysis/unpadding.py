@@ -4,8 +4,7 @@ Trainers hold the same batch as lists, as rows padded on the right, with prompts
 tensors. Analysis sees ragged rows without padding: sequences from the first real token to the last one, responses from
 the first response token on. Records that already have that form pass unchanged.
 
-What is padding is read from `attention_mask` where the record has one. Without it, it is a run of one token id at
-either end of rows, untrained, whose id occurs nowhere else untrained in the batch, or whose runs have many lengths.
+What is padding is read from `attention_mask` where the record has one, else recognised (`padding.py`).
 """
 
 from __future__ import annotations
@@ -16,27 +15,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rldbg.analysis.padding import is_padded, real_tokens
 from rldbg.core import SampleId
 from rldbg.recording import KINDS, EncodedArray, Ragged, Record, Shape, prompt_lengths
 
 SEQUENCE_KINDS = frozenset({"trajectory", "prepared_trajectories"})
-_RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_valid"}
+_RESPONSE_MASKS = {"forward_data": "response_mask", "is_loss_debug": "effective_valid", "value_loss": "response_mask"}
 # The value for prompt positions in a field that was recorded for the response only.
 _ON_PROMPT = {"policy_versions": -1}
 _MASK = "attention_mask"
-# Texts do not begin or end in runs of one token of so many lengths.
-_MANY = 3
 _OF_SEQUENCES = frozenset({"input_ids", "position_ids", _MASK})
 
 
 class Extent(NamedTuple):
     """How long a sample's sequence and its prompt are; where its response began in the padded record, and how wide that
-    was (0 for ragged rows)."""
+    was (0 for ragged rows); the sequence, and which of its tokens are trained on."""
 
     length: int
     prompt: int
-    column: int = 0
-    width: int = 0
+    column: int
+    width: int
+    tokens: np.ndarray
+    trained: np.ndarray
 
 
 Extents = Mapping[SampleId, Extent]
@@ -48,10 +48,10 @@ def unpad_sequences(record: Record) -> Record:
     if tokens is None or loss_mask is None:
         return record
     fields = dict(record.fields)
-    if _is_padded(tokens):
-        starts, ends = _real_tokens(record, np.asarray(tokens))
+    if is_padded(tokens):
+        starts, ends = real_tokens(record, np.asarray(tokens))
         for name, value in fields.items():
-            if _is_padded(value) and value.shape == tokens.shape:
+            if is_padded(value) and value.shape == tokens.shape:
                 fields[name] = _cut(value, starts, ends)
         fields.pop(_MASK, None)
     if not isinstance(fields["tokens"], Ragged) or not isinstance(fields["loss_mask"], Ragged):
@@ -70,29 +70,34 @@ def extents(record: Record) -> dict[SampleId, Extent]:
         return {}
     prompts = prompt_lengths(loss_mask.values, loss_mask.offsets)
     columns, width = prompts, 0
-    if _is_padded(record.fields["tokens"]):
+    if is_padded(record.fields["tokens"]):
         dense = np.asarray(record.fields["tokens"])
-        columns, width = prompts + _real_tokens(record, dense)[0], dense.shape[1]
-    rows = zip(tokens.lengths.tolist(), prompts.tolist(), columns.tolist(), strict=True)
-    return {sample: Extent(*row, width) for sample, row in zip(record.samples, rows, strict=False)}
+        columns, width = prompts + real_tokens(record, dense)[0], dense.shape[1]
+    rows = zip(tokens.lengths.tolist(), prompts.tolist(), columns.tolist(), tokens, loss_mask, strict=True)
+    return {
+        sample: Extent(length, prompt, column, width, np.asarray(ids), np.asarray(mask) != 0)
+        for sample, (length, prompt, column, ids, mask) in zip(record.samples, rows, strict=False)
+    }
 
 
 # In the place of padding ids, which say nothing: no token has it.
 NO_TOKEN = -1
+# Where a record of response values that has no mask of its own is trained on, as the trajectories say.
+TRAINED = "_rldbg_trained"
 
 
 def mark_padding(record: Record, known: Callable[[], Extents]) -> Record:
     """A record whose padded `input_ids`, without an attention mask, have one id for padding, where samples are known.
 
-    They are laid out as the rows of the trajectory; or prompts end and responses begin at one column, that of the
-    response mask.
+    Rows hold their sample's tokens somewhere; or they are laid out as the rows of the trajectory; or prompts end and
+    responses begin at one column, that of the response mask.
     """
     ids, mask = record.fields.get("input_ids"), record.fields.get("response_mask")
-    if not _is_padded(ids) or mask is None or _MASK in record.fields or not record.samples:
+    if not is_padded(ids) or mask is None or _MASK in record.fields or not record.samples:
         return record
     reach = known()
     dense = np.asarray(ids)
-    prompts = dense.shape[1] - np.asarray(mask).shape[1] if _is_padded(mask) else 0
+    prompts = dense.shape[1] - np.asarray(mask).shape[1] if is_padded(mask) else 0
     if len(record.samples) != len(dense) or not all(sample in reach for sample in record.samples):
         return record
     columns = np.arange(dense.shape[1])[None]
@@ -100,9 +105,11 @@ def mark_padding(record: Record, known: Callable[[], Extents]) -> Record:
         np.array([reach[sample][n] for sample in record.samples])[:, None] for n in range(4)
     )
     is_alike = bool((width == dense.shape[1]).all())
-    if prompts <= 0 and not is_alike:
+    found = _sequence_starts(dense, [reach[sample].tokens for sample in record.samples])
+    if prompts <= 0 and not is_alike and found is None:
         return record
     starts = column - prompt if is_alike else prompts - prompt
+    starts = starts if found is None else found[:, None]
     real = (columns >= starts) & (columns < starts + length)
     # Rows that do not hold their sample's tokens there are laid out in another way.
     if (real.sum(1) != length[:, 0]).any():
@@ -119,13 +126,14 @@ def unpad_responses(record: Record, known: Callable[[], Extents]) -> Record:
     """
     kind = record.key.kind
     declared = {field.name for field in KINDS[kind].fields if field.shape is Shape.RESPONSE} if kind in KINDS else set()
-    padded = {name: value for name, value in record.fields.items() if name in declared and _is_padded(value)}
+    record = _cut_prompts(record, declared, known)
+    padded = {name: value for name, value in record.fields.items() if name in declared and is_padded(value)}
     # What a loop records beside them in their shape, such as a mask of its own, has their columns.
     shapes = {value.shape for value in padded.values()}
     padded |= {
         name: value
         for name, value in record.fields.items()
-        if name not in _OF_SEQUENCES and _is_padded(value) and value.shape in shapes
+        if name not in _OF_SEQUENCES and is_padded(value) and value.shape in shapes
     }
     mask = padded.get(_RESPONSE_MASKS.get(kind, ""))
     if not padded or not record.samples or (kind in _RESPONSE_MASKS and mask is None):
@@ -136,95 +144,92 @@ def unpad_responses(record: Record, known: Callable[[], Extents]) -> Record:
     reach = known()
     if not all(sample in reach for sample in record.samples):
         return record
-    length, prompt, column, width = (
-        np.array(values) for values in zip(*(reach[sample] for sample in record.samples), strict=True)
-    )
+    length, prompt, column, width = (np.array([reach[sample][n] for sample in record.samples]) for n in range(4))
     responses, fields = length - prompt, dict(record.fields)
+    ids = record.fields.get("input_ids")
+    begun = None
+    if ids is not None and is_padded(ids) and len(ids) == len(length):
+        begun = _sequence_starts(np.asarray(ids), [reach[sample].tokens for sample in record.samples])
     for name, value in padded.items():
         columns = value.shape[1]
         starts = np.zeros(len(value), np.int64)
-        if columns > responses.max() and ((width == columns) | (width == columns + 1)).all():
+        if begun is not None and ids is not None and columns in (ids.shape[1], ids.shape[1] - 1):
+            ahead = ids.shape[1] - columns
+            if not ahead and trained is not None and _is_one_early(trained, begun + prompt):
+                ahead = 1
+            starts = begun + prompt - ahead
+        elif columns > responses.max() and ((width == columns) | (width == columns + 1)).all():
             starts = column - (width - columns)
+            # Rows of their own width may be as wide by accident.
+            if trained is not None and (width == columns).all() and _is_one_early(trained, starts):
+                starts = starts - 1
         elif trained is not None:
             used = trained.any(axis=1) & (prompt > 1)
             if not used.any() or (np.argmax(trained, axis=1)[used] < prompt[used] - 1).any():
                 return record
-            starts = _response_starts(trained, prompt, used)
+            starts = _response_starts(trained, prompt, responses, used)
         fields[name] = _cut(value, starts, np.minimum(starts + responses, columns))
     return replace(record, fields=fields)
 
 
-def _is_padded(value: Any) -> bool:
-    return isinstance(value, np.ndarray | EncodedArray) and len(value.shape) == 2 and value.shape[0] > 0
+def mark_trained(record: Record, known: Callable[[], Extents]) -> Record:
+    """A record of old log probs with the mask of the trajectories: what it has elsewhere, or 0, is never used."""
+    values = record.fields.get("old_log_probs")
+    if record.key.kind != "old_log_probs" or not isinstance(values, Ragged) or not record.samples:
+        return record
+    reach = known()
+    if not all(sample in reach for sample in record.samples):
+        return record
+    masks = []
+    for sample, length in zip(record.samples, values.lengths.tolist(), strict=True):
+        own = reach[sample].trained[reach[sample].prompt :][:length]
+        masks.append(np.pad(own, (0, length - len(own)), constant_values=True))
+    return replace(record, fields={**record.fields, TRAINED: Ragged(np.concatenate(masks), values.offsets)})
+
+
+def _cut_prompts(record: Record, declared: set[str], known: Callable[[], Extents]) -> Record:
+    """Ragged rows of response values that cover whole sequences, or all of a sequence but its first token, from their
+    response on: every row says so by its length."""
+    own = [value.offsets for name, value in record.fields.items() if name in declared and isinstance(value, Ragged)]
+    if not own or not record.samples:
+        return record
+    # What a loop records beside them in their shape, such as the critic's values, has their places.
+    ragged = {
+        name: value
+        for name, value in record.fields.items()
+        if name not in _OF_SEQUENCES
+        and isinstance(value, Ragged)
+        and any(np.array_equal(value.offsets, o) for o in own)
+    }
+    reach = known()
+    if not all(sample in reach for sample in record.samples):
+        return record
+    length, prompt = (np.array([reach[sample][n] for sample in record.samples]) for n in range(2))
+    fields = dict(record.fields)
+    for name, value in ragged.items():
+        ahead = next((n for n in (0, 1) if np.array_equal(value.lengths, length - n)), None)
+        if ahead is None or np.array_equal(value.lengths, length - prompt):
+            continue
+        position = np.arange(len(value.values)) - np.repeat(value.offsets[:-1], value.lengths)
+        kept = position >= np.repeat(prompt - ahead, value.lengths)
+        offsets = np.concatenate([[0], np.cumsum(np.minimum(length - prompt, value.lengths))])
+        fields[name] = _chosen(value.values, kept, offsets)
+    if all(fields[name] is value for name, value in ragged.items()):
+        return record
+    return replace(record, fields=fields)
 
 
 def _cut(value: np.ndarray | EncodedArray, starts: np.ndarray, ends: np.ndarray) -> Ragged:
     """Columns starts[i] to ends[i] of each row i, as ragged rows."""
     columns = np.arange(value.shape[1])
     chosen = (columns >= starts[:, None]) & (columns < ends[:, None])
-    offsets = np.concatenate([[0], np.cumsum(chosen.sum(axis=1))])
+    return _chosen(value, chosen, np.concatenate([[0], np.cumsum(chosen.sum(axis=1))]))
+
+
+def _chosen(value: np.ndarray | EncodedArray, chosen: np.ndarray, offsets: np.ndarray) -> Ragged:
     if isinstance(value, EncodedArray):
         return Ragged(EncodedArray(value.bits[chosen], value.dtype), offsets)  # type: ignore[arg-type]
     return Ragged(value[chosen], offsets)
-
-
-def _real_tokens(record: Record, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the tokens of each row begin and end."""
-    rows, width = tokens.shape
-    attention = record.fields.get(_MASK)
-    if _is_padded(attention) and attention is not None and attention.shape == tokens.shape:
-        attended = np.asarray(attention) != 0
-        used = attended.any(axis=1)
-        starts = np.where(used, np.argmax(attended, axis=1), 0)
-        return starts, np.where(used, width - np.argmax(attended[:, ::-1], axis=1), 0)
-    loss_mask = record.fields["loss_mask"]
-    trained = np.zeros(tokens.shape, bool)
-    if _is_padded(loss_mask) and loss_mask.shape == tokens.shape:
-        trained = np.asarray(loss_mask) != 0
-    # No run of padding may reach a trained token.
-    leading = np.minimum(_leading(tokens), np.where(trained.any(axis=1), np.argmax(trained, axis=1), width))
-    last = np.where(trained.any(axis=1), np.argmax(trained[:, ::-1], axis=1), width)
-    trailing = np.minimum(_leading(tokens[:, ::-1]), last)
-    starts, ends = np.zeros(rows, np.int64), np.full(rows, width)
-
-    def only_at_ends(pad: int) -> bool:
-        return _only_at_ends(tokens, pad, leading, trailing, trained)
-
-    for pad in np.unique(tokens[:, -1][trailing > 0]).tolist():
-        at_end = (tokens[:, -1] == pad) & (trailing > 0)
-        if _is_fill(trailing, at_end) and (_lengths(trailing, at_end) >= _MANY or only_at_ends(pad)):
-            ends[at_end] -= trailing[at_end]
-    behind = np.unique(tokens[:, -1][ends < width]).tolist()
-    for pad in np.unique(tokens[:, 0][leading > 0]).tolist():
-        at_start = (tokens[:, 0] == pad) & (leading > 0)
-        is_known = pad in behind or leading[at_start].max() > 1
-        if is_known and _is_fill(leading, at_start) and (_lengths(leading, at_start) >= _MANY or only_at_ends(pad)):
-            starts[at_start] += leading[at_start]
-    return np.minimum(starts, ends), ends
-
-
-def _is_fill(run: np.ndarray, rows: np.ndarray) -> bool:
-    """Padding fills rows up to one width, so its runs differ; what all rows have in common is not padding."""
-    return not rows.all() or bool(np.ptp(run) > 0)
-
-
-def _lengths(run: np.ndarray, rows: np.ndarray) -> int:
-    """How many different lengths the runs of these rows have."""
-    return len(np.unique(run[rows]))
-
-
-def _only_at_ends(tokens: np.ndarray, pad: int, leading: np.ndarray, trailing: np.ndarray, trained: np.ndarray) -> bool:
-    """Whether a token id occurs only in the runs at the ends of rows, and among trained tokens, which were sampled."""
-    columns = np.arange(tokens.shape[1])
-    inside = (columns >= leading[:, None]) & (columns < tokens.shape[1] - trailing[:, None])
-    return not bool(((tokens == pad) & inside & ~trained).any())
-
-
-def _leading(tokens: np.ndarray) -> np.ndarray:
-    """How many equal values each row begins with."""
-    other = tokens != tokens[:, :1]
-    run: np.ndarray = np.where(other.any(axis=1), np.argmax(other, axis=1), tokens.shape[1])
-    return run
 
 
 def _widen_responses(kind: str, fields: dict[str, Any]) -> None:
@@ -238,7 +243,7 @@ def _widen_responses(kind: str, fields: dict[str, Any]) -> None:
         value = fields.get(field.name)
         if field.shape is not Shape.TOKENS or value is None:
             continue
-        if _is_padded(value) and len(value) == len(tokens):
+        if is_padded(value) and len(value) == len(tokens):
             value = _cut(value, np.zeros(len(value), np.int64), np.minimum(responses, value.shape[1]))
         if not isinstance(value, Ragged) or np.array_equal(value.offsets, tokens.offsets):
             continue
@@ -251,15 +256,40 @@ def _widen_responses(kind: str, fields: dict[str, Any]) -> None:
         fields[field.name] = Ragged(wide, tokens.offsets)
 
 
-def _response_starts(trained: np.ndarray, prompt: np.ndarray, used: np.ndarray) -> np.ndarray:
+def _sequence_starts(ids: np.ndarray, sequences: list[np.ndarray]) -> np.ndarray | None:
+    """The first column from which each padded row holds its sample's tokens; None where a row does not hold them."""
+    starts = []
+    for row, tokens in zip(ids, sequences, strict=True):
+        size = len(tokens)
+        if not 0 < size <= len(row):
+            return None
+        likely = np.flatnonzero((row[: len(row) - size + 1] == tokens[0]) & (row[size - 1 :] == tokens[-1])).tolist()
+        start = next((at for at in likely if np.array_equal(row[at : at + size], tokens)), None)
+        if start is None:
+            return None
+        starts.append(start)
+    return np.array(starts)
+
+
+def _is_one_early(trained: np.ndarray, starts: np.ndarray) -> bool:
+    """Whether rows of a sequence's width hold the value of the token behind each column: most masks say so."""
+    used = trained.any(axis=1)
+    first = np.argmax(trained, axis=1)[used] - starts[used]
+    return 2 * int(np.count_nonzero(first == -1)) > len(first)
+
+
+def _response_starts(trained: np.ndarray, prompt: np.ndarray, responses: np.ndarray, used: np.ndarray) -> np.ndarray:
     """The column in which each row's response begins.
 
-    Most rows decide: a row whose mask lacks its first token is out of line with the others, and stays comparable.
+    Prompts are padded on the left, and all responses begin in one column; or whole rows are, and all responses end in
+    one; or rows are padded on the right. Most rows decide: a row whose mask lacks its first token is out of line with
+    the others, and stays comparable.
     """
     first = np.argmax(trained, axis=1)
-    behind, counts = np.unique((first - prompt)[used], return_counts=True)
-    column, same = np.unique(first[used], return_counts=True)
-    if same.max() >= counts.max():  # prompts padded on the left: all responses begin in one column
-        return np.full(len(prompt), column[np.argmax(same)])
-    starts: np.ndarray = prompt + behind[np.argmax(counts)]
-    return starts
+    best: np.ndarray = first
+    most = 0
+    for base in (np.zeros_like(prompt), -responses, prompt):
+        behind, counts = np.unique((first - base)[used], return_counts=True)
+        if counts.max() > most:
+            best, most = base + behind[np.argmax(counts)], int(counts.max())
+    return best

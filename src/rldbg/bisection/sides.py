@@ -81,7 +81,7 @@ def _of_folder(folder: Path, changes: Sequence[str]) -> Any:
 
     wrong = next((change for change in changes if "=" not in change), None)
     if wrong is not None:
-        raise UsageError(f"invalid change: {wrong!r}", "give key=value, as dtype=bfloat16")
+        raise UsageError(f"invalid change: {wrong!r}", "give key=value, for example dtype=bfloat16")
     settings = {key: yaml.safe_load(value) for key, _, value in (change.partition("=") for change in changes)}
     adapter = read_adapter(folder) if is_adapter(folder) else None
     model = AutoModelForCausalLM.from_pretrained(

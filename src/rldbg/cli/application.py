@@ -1,5 +1,6 @@
 """The `rldbg` command: lazily loaded verbs, and the one place where errors become messages and exit codes."""
 
+import errno
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from rldbg.core import ExitCode, RldbgError
 from rldbg.version import __version__
 
 _PACKAGES = ("torch", "ray", "transformers", "numpy", "debugpy", "py-spy", "mcp")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class LazyVerbs(CommandGroup):
@@ -112,6 +114,12 @@ def run(arguments: Sequence[str]) -> int:
         # The reader of our output has closed it (`rldbg show | head`): stdout must not be flushed again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitCode.OK
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            return _report_bug(error, wants_json)
+        what = f"{error.filename or 'a file'} could not be written: {error.strerror}"
+        body = {"kind": "prerequisite", "message": what, "hint": "free space there, or choose another folder"}
+        return _fail(body, ExitCode.PREREQUISITE, wants_json)
     except Exception as error:  # noqa: BLE001 - a bug of ours must still end in a clear message
         return _report_bug(error, wants_json)
 

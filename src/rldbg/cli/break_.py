@@ -79,8 +79,7 @@ def _parse(place: str | None) -> dict[str, Any]:
     from rldbg.live import break_place
 
     file, line = break_place(place)
-    is_module = "/" not in file and not file.endswith(".py") and not Path(file).exists()
-    return {"file": file if is_module else str(Path(file).absolute()), "line": line}
+    return {"file": file, "line": line}
 
 
 def _show_made(made: dict[str, Any], as_json: bool) -> int:

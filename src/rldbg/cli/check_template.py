@@ -12,7 +12,7 @@ from rldbg.core import ExitCode
 
 @verb("check-template")
 @click.argument("model")
-@click.option("--turns", metavar="ROLES", help="Roles of one conversation, as user,assistant,user,assistant.")
+@click.option("--turns", metavar="ROLES", help="Roles of one conversation, for example user,assistant,user,assistant.")
 @click.option("--tools", type=click.Path(path_type=Path), help="JSON file with your own tools; the first is called.")
 @click.option("--conversation", type=click.Path(path_type=Path), help="JSON file with your own messages and tools.")
 @click.option("--template", type=click.Path(path_type=Path), help="Try this Jinja template instead of the model's.")

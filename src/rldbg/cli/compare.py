@@ -9,7 +9,7 @@ import click
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_all, print_json, print_line, print_note, to_json
 from rldbg.cli.progress import progress
-from rldbg.core import Environment, ExitCode, PrerequisiteError, UsageError, explained_as
+from rldbg.core import Environment, ExitCode, PrerequisiteError, UsageError, did_you_mean, explained_as
 
 if TYPE_CHECKING:
     from rldbg.analysis import Comparison
@@ -98,10 +98,10 @@ def command(
     if output is not None:
         _write(output, to_json(body))
     if html is not None:
-        from rldbg.reports.comparison_html import html_report
+        from rldbg.ui import comparison_page
 
         pairs = list(zip(opened[1:], results, strict=True))
-        _write(html, html_report(opened[0], pairs, decode=_decoder(tokenizer)))
+        _write(html, comparison_page(opened[0], pairs, decode=_decoder(tokenizer)))
     if as_json:
         print_json(body)
     elif self_hosted_dir:
@@ -236,16 +236,13 @@ def _together(results: list["Comparison"]) -> dict[str, Any]:
 
 
 def _check_fail_on(fail_on: str | None) -> None:
-    from difflib import get_close_matches
-
     from rldbg.analysis import COMPARISON_FINDINGS, Stage
 
     known = ["different", "drift", "incomplete", "never", *(stage.value for stage in Stage), *COMPARISON_FINDINGS]
     for name in _fail_on_names(fail_on):
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UsageError(f"--fail-on: unknown name {name!r}", f"{hint}Valid names: {', '.join(known)}")
+            hint = did_you_mean(name, known, f"valid names: {', '.join(known)}")
+            raise UsageError(f"--fail-on: unknown name {name!r}", hint)
 
 
 def _fail_on_names(fail_on: str | None) -> list[str]:

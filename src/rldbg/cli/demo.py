@@ -9,7 +9,7 @@ import click
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line
 from rldbg.core import ExitCode
-from rldbg.demo import ANSWER, REPORT, STOPS, Stage, hide_bug
+from rldbg.demo import ANSWER, REPORT, STOPS, TourStage, hide_bug
 
 
 @verb("demo")
@@ -27,7 +27,7 @@ def command(run_folder: Path | None, only: str | None, bug: str | None, as_json:
     choice = secrets.choice([each.name for each in BUGS if not each.overrides]) if bug == "random" else bug
     hidden = find_bug(choice) if choice else None
     run, started = Run.create(name="demo", path=run_folder), time.monotonic()
-    stage = Stage(run.path.absolute(), say=(lambda _: None) if as_json else print_line, quiet=as_json)
+    stage = TourStage(run.path.absolute(), say=(lambda _: None) if as_json else print_line, quiet=as_json)
     stage.say(f"The runs of this tour are in {run.path}; each command can be repeated there.")
     if hidden is not None:
         hide_bug(stage, hidden.name, hidden.story)

@@ -78,7 +78,7 @@ def _report(diagnosis: "Diagnosis", *, verbose: bool, as_json: bool) -> int:
     from rldbg.reports.diagnosis import to_terminal
 
     show(diagnosis.to_dict(), as_json, lambda: [to_terminal(diagnosis, verbose=verbose)])
-    if diagnosis.read_bytes == 0 and not diagnosis.flights:
+    if diagnosis.verdict == "healthy" and diagnosis.read_bytes == 0 and not diagnosis.flights:
         return ExitCode.INCOMPLETE
     return ExitCode.OK if diagnosis.verdict == "healthy" else ExitCode.FINDING
 

@@ -153,12 +153,14 @@ def _rerun_framework(run: Path, step: int, debugger: bool, checkpoint: str | Non
     """The framework's own trainer runs the step, and what it records is compared with the recording."""
     from rldbg.analysis import compare
     from rldbg.launch import rerun_step
+    from rldbg.recording import OTHER_MODEL
     from rldbg.recording import open as open_recording
     from rldbg.reports.comparison import to_terminal
 
     again = rerun_step(run, step, debugger=debugger, checkpoint=Path(checkpoint) if checkpoint else None)
     a, b = open_recording(run), open_recording(again.folder)
-    result = compare(a, b, steps=[step], kinds=again.kinds, first_update=True)
+    # The policy's update is made again, and not that of a critic.
+    result = compare(a, b, steps=[step], kinds=again.kinds, first_update=True, num_micros=OTHER_MODEL)
     show(result.to_dict() | {"source": again.source}, as_json, lambda: [again.source, *to_terminal([result])])
     return ExitCode.FINDING if result.verdict == "different" else ExitCode.OK
 

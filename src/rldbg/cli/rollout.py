@@ -17,7 +17,7 @@ from rldbg.core import ExitCode
 
 if TYPE_CHECKING:
     from rldbg.core import Run
-    from rldbg.inference.workflows import Observer, RolloutReport
+    from rldbg.inference.workflows import EpisodeObserver, RolloutReport
 
 # Not part of the command that runs one sample: where results go, what is secret, and what that command sets itself.
 _NOT_REPEATED = frozenset({"out", "run_folder", "sample", "as_json", "addrs", "server", "api_key", "limit", "pdb"})
@@ -206,13 +206,13 @@ def _single_command(
 
 
 @contextmanager
-def _progress() -> Iterator["Observer"]:
+def _progress() -> Iterator["EpisodeObserver"]:
     """A bar on a terminal, nothing elsewhere; it is taken away while a debugger has the terminal."""
-    from rldbg.inference.workflows import Observer
+    from rldbg.inference.workflows import EpisodeObserver
 
     screen = console(stderr=True)
     if not screen.is_terminal:
-        yield Observer()
+        yield EpisodeObserver()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -232,7 +232,7 @@ def _progress() -> Iterator["Observer"]:
             failed += outcome.failure is not None
             progress.update(task, advance=1, failed=f"{failed} failed" if failed else "")
 
-        yield Observer(
+        yield EpisodeObserver(
             on_outcome=on_outcome,
             on_pause=lambda paused: progress.stop() if paused else progress.start(),
             on_start=lambda total: progress.update(task, total=total),

@@ -52,7 +52,13 @@ _AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_brea
 @click.option("--keep", default=8, show_default=True, type=click.IntRange(4), help="With --watch: steps to keep.")
 @click.option("--laptop", is_flag=True, help="Run the framework's own trainer without a GPU, with a small model.")
 @click.option("--model", default="", metavar="FOLDER", help="With --laptop: the model to take instead of a small one.")
-@click.option("--break", "breakpoints", multiple=True, metavar="FILE:LINE", help="Set a breakpoint in every process.")
+@click.option(
+    "--break",
+    "breakpoints",
+    multiple=True,
+    metavar="FILE:LINE",
+    help="Set a breakpoint in every process, before its first line runs.",
+)
 @click.option("--ray-breakpoints", is_flag=True, help="Leave breakpoint() to Ray and its VS Code extension.")
 @click.option("--legacy", "--break-driver", is_flag=True, help="RAY_DEBUG=legacy: driver breakpoints on the terminal.")
 @click.option(
@@ -179,7 +185,8 @@ def _holding_s(given: float | None) -> float:
 def _diagnosed(outcome: "RunOutcome", request: "Request") -> "Diagnosis":
     from rldbg.doctor import explain_failure
 
-    return explain_failure(outcome.run, dict(request.environment) | request.added_environment)
+    environment = dict(request.environment) | request.added_environment
+    return explain_failure(outcome.run, environment, outcome.exit_code)
 
 
 def _conclude(outcome: "RunOutcome", diagnosis: "Diagnosis | None", *, as_json: bool) -> None:

@@ -202,7 +202,7 @@ def _start_engine(engine: str) -> "Starter":
         _refuse_run(up)
         if allocation is not None and allocation.engine not in (None, engine):
             raise UsageError(
-                f"--backend says {engine}, the allocation mode says {allocation.engine}", "give one of them"
+                f"--backend {engine} and {allocation.engine} of the allocation mode disagree", "give one of them"
             )
         shape = allocation or Allocation(engine, 1)
         count = replica_count(up.replicas, allocation)

@@ -63,7 +63,7 @@ def command(
     if port is not None and not follow:
         raise UsageError("--prometheus is for a running job", "add --follow")
     if not follow and not path.exists():
-        raise UsageError(f"{path}: no such folder", "give a run or a recording; --follow waits until it is there")
+        raise UsageError(f"{path}: no such folder", "give a run or a recording; --follow waits until it exists")
     board = _Board(name or path.resolve().name, path)
     # Some trackers print; stdout is for the result.
     with redirect_stdout(sys.stderr), ExitStack() as stack:

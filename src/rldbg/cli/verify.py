@@ -14,7 +14,7 @@ from rldbg.core import ExitCode, Severity, worst
 def command(path: str, layout: str | None, as_json: bool) -> int:
     """Read every file of a recording and report what is wrong with it.
 
-    Exit code 0: nothing is wrong. 1: there are findings. 4: there is nothing there, or no record can be read.
+    Exit code: 0 no problems, 1 findings, 4 no recording or no readable record.
     """
     from rldbg.recording import is_unreadable_whole, open
     from rldbg.reports.recording import verification_to_terminal

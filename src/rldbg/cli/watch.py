@@ -52,7 +52,7 @@ def command(
     if path is None:
         raise UsageError("watch needs a recording", "rldbg watch RUN, or rldbg watch --list")
     if not follow and not path.exists():
-        raise UsageError(f"{path}: no such folder", "give a run or a recording; --follow waits until it is there")
+        raise UsageError(f"{path}: no such folder", "give a run or a recording; --follow waits until it exists")
     from rldbg.reports.watch import to_terminal
     from rldbg.tripwire import Watcher, WatchSettings
 

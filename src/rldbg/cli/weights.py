@@ -26,7 +26,7 @@ def command(action: str, run: str | None, engine: str | None, as_json: bool) -> 
     trainer_names, engine_names = tensor_names(run, engine)
     if not trainer_names or not engine_names:
         raise UsageError(
-            f"{run} does not say what the engine holds", "record the kind `weights`, or give two model folders"
+            f"{run} has no record of what the engine holds", "record the kind `weights`, or give two model folders"
         )
     mapped = map_names(engine_names, trainer_names)
     show({"tensors": [item.to_dict() for item in mapped]}, as_json, lambda: mapping_to_terminal(mapped))

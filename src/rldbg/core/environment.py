@@ -40,7 +40,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("RAY_LOG_SYNC_FREQUENCY", "profile", "seconds; when set, reports are copied to the job's log folder"),
     Variable("SLURM_JOB_ID", "profile", "the job whose log folder is meant: $SLURM_JOB_ID-logs/ray"),
     Variable("SLURM_SUBMIT_DIR", "profile", "parent of that log folder, instead of the working directory"),
-    Variable("RLDBG_PROFILING", "profile", "set by `rldbg profile`: the file that says what is profiled"),
+    Variable("RLDBG_PROFILING", "profile", "set by `rldbg profile`: the file with the plan of what is profiled"),
     Variable("RLDBG_PROFILING_PLAN", "profile", "set by `rldbg profile`: its contents, for nodes without that file"),
     Variable("RLDBG_PROFILE_WORKER", "profile", "set for a worker that is profiled: its name and the pattern"),
     Variable("RLDBG_UNDER_NSYS", "profile", "set for a worker under nsys: how its window is opened"),

@@ -3,7 +3,7 @@
 They are raised near the cause and caught once, in the command line. They pickle, because they cross Ray.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -65,6 +65,14 @@ class UnreachableError(RldbgError, ConnectionError):
 
     kind = "unreachable"
     exit_code = ExitCode.UNREACHABLE
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, cutoff: float = 0.6) -> str:
+    """The hint for a name that does not exist: the nearest one that does, or else what to do."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from rldbg.lazy import html_by
+
 
 class Severity(StrEnum):
     INFO = "info"
@@ -16,6 +18,7 @@ class Severity(StrEnum):
         return {"info": 0, "warning": 1, "error": 2}[self.value]
 
 
+@html_by("findings", "block")
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something a user should know: what, how bad, where, by which evidence, why, and what to do."""
@@ -36,9 +39,6 @@ class Finding:
         lists = {"evidence": tuple(data["evidence"]), "fix": tuple(data["fix"])}
         return cls(**{**data, "severity": Severity(data["severity"]), **lists})
 
-    def _repr_html_(self) -> str:
-        return to_html([self])
-
 
 def worst(findings: Iterable[Finding]) -> Severity | None:
     """The highest severity present, or None when there is no finding at all."""
@@ -48,23 +48,3 @@ def worst(findings: Iterable[Finding]) -> Severity | None:
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Worst first; the order of discovery is kept within one severity."""
     return sorted(findings, key=lambda f: -f.severity.weight)
-
-
-def to_html(findings: Iterable[Finding]) -> str:
-    """A self-contained HTML fragment; everything in it is escaped."""
-    from html import escape  # a table of all named characters, which only pages need
-
-    items = []
-    for finding in findings:
-        parts = [
-            f'<summary><b class="{finding.severity}">{finding.severity}</b> '
-            f"<code>{escape(finding.id)}</code> {escape(finding.where)}</summary>"
-        ]
-        if finding.cause:
-            parts.append(f"<p>{escape(finding.cause)}</p>")
-        if finding.evidence:
-            parts.append("<ul>" + "".join(f"<li>{escape(line)}</li>" for line in finding.evidence) + "</ul>")
-        if finding.fix:
-            parts.append("<ol>" + "".join(f"<li>{escape(line)}</li>" for line in finding.fix) + "</ol>")
-        items.append('<details class="finding" open>' + "".join(parts) + "</details>")
-    return '<section class="findings">' + "".join(items) + "</section>"

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rldbg.core.errors import IncompleteDataError, PrerequisiteError, UsageError, explained_as
+from rldbg.core.errors import IncompleteDataError, PrerequisiteError, UsageError, did_you_mean, explained_as
 
 _SHIPPED = Path(__file__).parents[1] / "recipes"
 # Examples of recipes write `...` on a line of its own for what they leave out.
@@ -161,8 +160,8 @@ def _find(name: str, file: Path, own: DictConfig) -> Path:
         if candidate.is_file():
             return candidate
     looked = ", ".join(dict.fromkeys(str(folder) for folder in folders))
-    near = get_close_matches(name, [other.stem for folder in folders for other in folder.glob("*.yaml")], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "put it beside the recipe or name its folder in hydra.searchpath"
+    known = [other.stem for folder in folders for other in folder.glob("*.yaml")]
+    hint = did_you_mean(name, known, "put it beside the recipe or name its folder in hydra.searchpath")
     raise UsageError(f"{file} builds on {name!r}, which is not in {looked}", hint)
 
 
@@ -232,8 +231,7 @@ def _has(config: DictConfig, key: str) -> bool:
 
 
 def _unknown_key(config: DictConfig, key: str, message: str) -> UsageError:
-    near = get_close_matches(key, list(_keys(config)), n=1, cutoff=0.7)
-    return UsageError(message, f"did you mean {near[0]!r}?" if near else f"to add it, write +{key}=...")
+    return UsageError(message, did_you_mean(key, _keys(config), f"to add it, write +{key}=...", cutoff=0.7))
 
 
 def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:

@@ -18,7 +18,6 @@ from typing import Any
 
 from rldbg.core.environment import Environment
 from rldbg.core.errors import IncompleteDataError, UsageError, explained_as
-from rldbg.core.whole_text import write_whole
 from rldbg.version import __version__
 
 _VERSIONED = ("torch", "ray", "transformers", "numpy", "debugpy", "vllm", "sglang", "safetensors")
@@ -105,8 +104,8 @@ class Run:
             **facts,
         )
 
-    def finish(self, exit_code: int) -> None:
-        self.update(ended_at=time.time(), exit_code=exit_code)
+    def finish(self, exit_code: int, **facts: Any) -> None:
+        self.update(ended_at=time.time(), exit_code=exit_code, **facts)
 
 
 def versions() -> dict[str, str]:
@@ -148,3 +147,18 @@ def _fresh_folder(parent: Path, name: str) -> Path:
             continue
         return candidate
     raise UsageError(f"no free name for a run folder under {parent}", "choose one with --run DIR")
+
+
+def write_whole(file: Path, text: str, *, mode: int = 0o666) -> None:
+    """Writes under another name and renames: a file of this name is never seen half written. The umask applies."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        temporary.replace(file)
+    except OSError as error:
+        # A full disk does not say which file it was, and what was written of it takes up room.
+        temporary.unlink(missing_ok=True)
+        error.filename = str(file)
+        raise

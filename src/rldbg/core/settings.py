@@ -15,11 +15,10 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
-from difflib import get_close_matches
 from operator import ge, gt, le, lt
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from rldbg.core.errors import UsageError
+from rldbg.core.errors import UsageError, did_you_mean
 
 T = TypeVar("T")
 
@@ -90,8 +89,7 @@ def _expected(item: "Field[Any]", hint: Any, value: Any) -> str | None:
 def unknown_key(key: str, valid: Iterable[str], source: str) -> UsageError:
     """The error for a key that does not exist; `key` may be dotted, `valid` are names of its last part."""
     names = list(valid)
-    near = get_close_matches(key.rpartition(".")[2], names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "valid names: " + ", ".join(names)
+    hint = did_you_mean(key.rpartition(".")[2], names, "valid names: " + ", ".join(names))
     return UsageError(f"{source}: unknown key {key!r}", hint)
 
 

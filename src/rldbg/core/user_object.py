@@ -10,12 +10,11 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rldbg.core.errors import RldbgError, UsageError
+from rldbg.core.errors import RldbgError, UsageError, did_you_mean
 
 
 def load_user_object(target: str, *, what: str) -> Any:
@@ -31,9 +30,8 @@ def load_user_object(target: str, *, what: str) -> Any:
     found: Any = module
     for name in path.split("."):
         if not hasattr(found, name):
-            near = get_close_matches(name, [item for item in dir(found) if not item.startswith("_")], n=3)
-            said = f"did you mean {', '.join(near)}?" if near else f"see what {place} defines"
-            raise UsageError(f"{place} has no {name!r}", said)
+            public = [item for item in dir(found) if not item.startswith("_")]
+            raise UsageError(f"{place} has no {name!r}", did_you_mean(name, public, f"see what {place} defines"))
         found = getattr(found, name)
     return found
 

@@ -29,7 +29,7 @@ class Visited(NamedTuple):
 
 
 @dataclass
-class Stage:
+class TourStage:
     """Runs `rldbg` commands in a folder, and remembers them."""
 
     folder: Path

@@ -86,6 +86,14 @@ class Line(NamedTuple):
     repeated: int = 1
 
 
+_INSTALLATION = re.compile(r"^.*(?=/(?:(?:site|dist)-packages|lib(?:64)?/python\d[\d.]*)/)")
+
+
+def without_environment(place: str) -> str:
+    """A file from its installation on: an environment may be called like a package it runs."""
+    return _INSTALLATION.sub("", place)
+
+
 def is_warning(text: str) -> bool:
     """Whether a clean line is one that its own logger calls a warning, or says that something is tried again."""
     return bool(_WARNING.match(text))

@@ -17,7 +17,7 @@ from rldbg.doctor.anchors import long_enough
 from rldbg.doctor.expressions import Expression
 
 PACKAGED = Path(__file__).parent / "knowledge"
-_ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
+_ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+(?: \((?P<year>20\d\d)\))?")
 
 
 @cache
@@ -157,6 +157,8 @@ class Entry(_Model):
     """The id of an automatic fix (`rldbg doctor --fix`)."""
     downstream_of: list[Slug] = []
     leads_to: list[Slug] = []
+    suspects: list[Slug] = []
+    """Of a symptom that nearly anything can cause: its usual causes, the likeliest first."""
     sources: list[str] = []
     versions: str = ""
     evidence: Literal["maintainer", "documentation", "source", "reporter", "measured"] | None = None
@@ -168,6 +170,12 @@ class Entry(_Model):
         if self.evidence is not None:
             return self.evidence != "reporter"
         return not all(_ISSUE.fullmatch(source) for source in self.sources)
+
+    @property
+    def years(self) -> frozenset[int]:
+        """The years of the reports among its sources, where they are stated: `owner/repository#1 (2026)`."""
+        found = [_ISSUE.fullmatch(source) for source in self.sources]
+        return frozenset(int(issue["year"]) for issue in found if issue and issue["year"])
 
     @property
     def can_be_cause(self) -> bool:

@@ -102,6 +102,8 @@ class LogEnd:
     last: Stamp | None
     lines: int
     bytes: int
+    closing_line: int
+    """The number of the last line that says something: the native stack under a message does not."""
 
 
 @dataclass(slots=True)

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from string import ascii_letters
 
-from rldbg.doctor.cleaning import Line, Speaker
+from rldbg.doctor.cleaning import Line, Speaker, without_environment
 from rldbg.doctor.entries import Entry
 from rldbg.doctor.evidence import Failure, Place
 from rldbg.doctor.expressions import Expression
-from rldbg.doctor.window import RECORD_START, Window
+from rldbg.doctor.window import CARETS, RECORD_START, Window
 
 TRACEBACK = "Traceback (most recent call last)"
 CRASH_WORDS = (
@@ -52,6 +52,8 @@ EXCEPTION_WORDS = (
     "BrokenPipeError",
     "ArrowInvalid: ",
     "OutOfResources: ",
+    "BadZipFile: ",
+    "gaierror: ",
     "RayTaskError",
     "RayActorError",
     "ActorDiedError",
@@ -92,14 +94,25 @@ _LEVELLED = re.compile(
 )
 _ERROR_LEVEL = re.compile(
     r"\W{0,2}(?:[\d][\d:., T/-]{6,30}\W{1,3})?(?:(?:ERROR|CRITICAL|FATAL)\b|[EF]\d{4} \d\d:\d\d:\d\d)"
+    r"|(?:[\w./-]{1,80}: )?(?:fatal error|fatal|error): \S|\*{3} .{0,60}(?:ERRORS_ARE_FATAL|[Aa]bort)"
 )
 _IGNORED = "Exception ignored in"
 _CHAIN = re.compile(r"(?:During handling of the above|The above exception was the direct cause)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+_OTHER_FRAMES = (
+    re.compile(r"^│ (?P<file>[^\s│]+\.py):(?P<line>\d+) in (?P<function>[^\s│]+)"),  # rich draws a box
+    re.compile(r"^(?:File )?(?P<file>\S+\.py)(?::(?P<line>\d+),)? in (?P<function>[^\s(]+)"),  # notebooks
+)
 _WARNING_TYPES = re.compile(r"Warning$")
 _RAY_TASK = re.compile(r"ray::(?P<name>\S+?)\(\) ?\(pid=(?P<pid>\d+)(?:, ip=(?P<node>[\d.]+))?")
 """How Ray begins the traceback of a task or an actor's method."""
 _MAX_LINES = 160
+_PREFIX_LINES = 8
+_INNER_BREAK = re.compile(r"(?:\\{1,4}n|\n)(?:['\"], ['\"])?")
+"""How a line break looks in a traceback that was quoted, or wrapped in JSON, on one line."""
+_RAISED = re.compile(
+    r"raise (?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\b(?:\(f?[\"'](?P<message>[^\"'{]{1,300}))?"
+)
 _FRAME_PART = re.compile(r"^\s+\S|^[\s^~]+$")
 
 
@@ -125,15 +138,18 @@ def _after(text: str, word: str) -> str:
 
 def _lone_exception(window: Window, place: Place) -> Failure | None:
     """An exception line that stands by itself, as in excerpts and in logs of one-line messages."""
-    found = _as_exception(window.line.text)
+    if TRACEBACK in window.line.text:
+        return None  # it quotes another one, which says more and is found by its own words
+    prefix = _prefix(window.above(_PREFIX_LINES))
+    found = _as_exception(window.line.text) or _as_exception(_without(prefix, window.line))
     if found is None:
         return None
     frames: list[str] = []
     for line in window.above(_MAX_LINES // 2):
-        if frame := _FRAME.search(line.text):
+        if frame := _frame_in(line.text):
             frames += [_as_frame(frame)] if _same_voice(line, window.line) else []
             continue
-        if not _same_voice(line, window.line) or _is_frame_part(line.text):
+        if not _same_voice(line, window.line) or _is_frame_part(_without(prefix, line)):
             continue
         if TRACEBACK in line.text or _RAY_TASK.search(line.text):
             return None
@@ -148,8 +164,24 @@ def _is_frame_part(text: str) -> bool:
     return bool(prefix and prefix[0].endswith("  ")) or bool(_FRAME_PART.match(text[prefix.end() if prefix else 0 :]))
 
 
+def _frame_in(text: str) -> re.Match[str] | None:
+    return _FRAME.search(text) or next((found for shape in _OTHER_FRAMES if (found := shape.match(text))), None)
+
+
 def _as_frame(found: re.Match[str]) -> str:
-    return f"{found['file']}:{found['line']} in {found['function'] or '?'}"
+    return f"{found['file']}:{found['line'] or '?'} in {found['function'] or '?'}"
+
+
+def _prefix(lines: Iterable[Line]) -> re.Pattern[str] | None:
+    """What a logger puts before each line of a traceback, as its first frame shows it; numbers in it may differ."""
+    first = next((found for line in lines if (found := _FRAME.search(line.text))), None)
+    before = first.string[: first.start()].removesuffix("  ") if first else ""
+    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(before))) if before.strip() else None
+
+
+def _without(prefix: re.Pattern[str] | None, line: Line) -> str:
+    found = prefix.match(line.text) if prefix else None
+    return line.text[found.end() :] if found else line.text
 
 
 def _next_words(lines: Iterable[Line]) -> str:
@@ -180,11 +212,11 @@ def _traceback(window: Window, place: Place) -> Failure | None:
     object is removed ends nothing."""
     if any(_IGNORED in line.text for line in window.above(1)):
         return None
-    lines = [line for line in window.below(_MAX_LINES) if _same_voice(line, window.line)]
+    lines = _lines_of(window)
     frames: list[str] = []
     is_remote = bool(_RAY_TASK.search(window.line.text))  # Ray leaves out frames that several processes share
     for number, line in enumerate(lines):
-        if frame := _FRAME.search(line.text):
+        if frame := _frame_in(line.text):
             frames.append(_as_frame(frame))
             continue
         found = _as_exception(line.text)
@@ -194,9 +226,28 @@ def _traceback(window: Window, place: Place) -> Failure | None:
         if TRACEBACK in line.text:
             break
     if frames:
-        kind = "traceback without its last line"
-        return Failure(kind, "", place, tuple(frames), len(lines), chained=_is_chained(window))
+        kind, message = _shown_last(lines)
+        return Failure(kind, message, place, tuple(frames), len(lines), chained=_is_chained(window))
     return None
+
+
+def _shown_last(lines: Sequence[Line]) -> tuple[str, str]:
+    """What a traceback without its last line would have said, where the code that it shows last tells it."""
+    code = next((text for line in reversed(lines) if (text := line.text.strip()) and not CARETS.match(text)), "")
+    raised = _RAISED.match(code)
+    if raised:
+        return raised["type"], raised["message"] or ""
+    return ("AssertionError", code[:300]) if code.startswith("assert ") else ("traceback without its last line", "")
+
+
+def _lines_of(window: Window) -> list[Line]:
+    """The lines under the head of a traceback, without its logger's prefix; or those inside its own line."""
+    inner = _INNER_BREAK.split(window.line.text.partition(TRACEBACK)[2])
+    if len(inner) > 2:  # a frame and an exception
+        return [Line(text.rstrip("'\"]}) "), window.line.speaker) for text in inner if text.strip(":'\" ")]
+    lines = [line for line in window.below(_MAX_LINES) if _same_voice(line, window.line)]
+    prefix = _prefix(lines)
+    return [line._replace(text=_without(prefix, line)) for line in lines] if prefix else lines
 
 
 def _is_shown_code(lines: Sequence[Line], number: int) -> bool:
@@ -215,19 +266,20 @@ def _same_voice(line: Line, other: Line) -> bool:
 def family_of(failure: Failure, entries: Iterable[Entry]) -> Entry | None:
     """The first entry whose family an exception belongs to; where it was raised says more than its message."""
     families = [(entry, entry.family) for entry in entries if entry.family is not None]
+    frames = [without_environment(frame) for frame in failure.frames]
     for entry, family in sorted(families, key=lambda each: (each[1].asked_last, each[1].raised_in is None)):
         if not Expression(family.exception).search(failure.headline):
             continue
         if family.raised_in is None:
             return entry
         place = Expression(family.raised_in)
-        if any(place.search(frame) for frame in failure.frames[-family.frames :]):
+        if any(place.search(frame) for frame in frames[-family.frames :]):
             return entry
     return None
 
 
 def is_error_line(line: Line) -> bool:
-    """Whether a line is one that its own logger calls an error."""
+    """Whether a line is one that its own logger or program calls an error."""
     return bool(_ERROR_LEVEL.match(line.text))
 
 

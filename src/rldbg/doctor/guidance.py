@@ -11,7 +11,7 @@ from rldbg.doctor.evidence import Evidence, Failure, LogEnd
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.library import Library
 from rldbg.doctor.root_cause import Judgement, Sighting
-from rldbg.doctor.unknown_errors import reading
+from rldbg.frameworks import frameworks
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]{3,}")
 _SAY_NOTHING = frozenset(
@@ -26,12 +26,39 @@ _FACTS = {
     "worker": re.compile(r"Worker ID: (?P<v>[0-9a-f]{20,})"),
     "node": re.compile(r"(?:Worker IP address: |\bip: |Owner Ip address: |\bIP: |ip=)(?P<v>\d+\.\d+\.\d+\.\d+)"),
     "pid": re.compile(r"(?:Worker PID: |\bpid: |pid=)(?P<v>\d+)"),
+    "crashed": re.compile(r"(?:PC: @ +0x[0-9a-f]+ +\(unknown\) +|segfault at .{1,120} in )(?P<v>[\w:.+-]+)"),
 }
-_UNSAID = {"worker": "<id>", "node": "that node", "pid": "<pid>", "since": "the moment the waiting began", "rank": "?"}
+_UNSAID = {
+    "worker": "<id>",
+    "node": "that node",
+    "pid": "<pid>",
+    "since": "the moment the waiting began",
+    "rank": "?",
+    "crashed": "the library that the native stack names first",
+}
 _SILENT_S = 120.0
 _CANDIDATES = 3
 _ANYTHING_CAUSES_IT = 60
 """A symptom with this many known causes does not tell them apart."""
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/(?P<package>[\w-]+)")
+_STANDARD = re.compile(r"/lib(?:64)?/python[\d.]+/(?!(?:site|dist)-packages)|^<|^uvloop/|^python/ray/")
+_HINTS = (
+    (r"^KeyError", "print the keys that are there at that line; compare their names with the one that is missing"),
+    (r"'NoneType' object", "find what returns None in that line: a lookup without a match, or a step that was skipped"),
+    (
+        r"has no attribute|unexpected keyword|positional argument",
+        "compare the releases of both packages at that line",
+    ),
+    (r"^(?:Index|Zero\w*)Error", "print the lengths at that line: an empty batch, list or group is the usual reason"),
+    (r"^(?:FileNotFound|NotADirectory)Error", "check the path on the node that raised it, inside its container"),
+    (r"(?i)shape|size|dimension|broadcast", "print the shapes at that line on every rank"),
+    (r"^AssertionError", "read the condition at that line; print both sides of it"),
+    (r"(?i)cuda|cublas|cudnn|hip ", "export CUDA_LAUNCH_BLOCKING=1 and run again: the trace then names the call"),
+    (
+        r"^\w*(?:JSONDecode|Unicode\w+|Parser?)Error",
+        "look at the text that was parsed: it may be empty or an HTML page",
+    ),
+)
 
 
 def next_steps(
@@ -53,19 +80,37 @@ def next_steps(
             if step not in seen:
                 seen.add(step)
                 yield step
-    for entry in _candidates(judgement, library):
+    for entry in _candidates(judgement, library, _words_seen(evidence)):
         yield f"possible cause: {entry.title} ({entry.id}); {_confirmation(entry)}"
 
 
-def _candidates(judgement: Judgement, library: Library) -> list[Entry]:
-    """The causes that an unknown exception resembles; without one those that fit the most specific symptoms best."""
+def _words_seen(evidence: Evidence) -> str:
+    """The known lines and the frames of all failures, in lower case."""
+    frames = (frame for failure in evidence.failures for frame in (failure.headline, *failure.frames))
+    return "\n".join([*(hit.text for hit in evidence.hits), *frames]).lower()
+
+
+def _is_of_another(entry: Entry, seen: str) -> bool:
+    """Whether an entry is of a framework or an engine that the logs never name."""
+    names = (framework.name.replace("_", "-") for framework in frameworks())
+    return any(entry.id.startswith(f"{name}-") and name.partition("-")[0] not in seen for name in names)
+
+
+def _candidates(judgement: Judgement, library: Library, seen: str) -> list[Entry]:
+    """The causes that an unknown exception resembles; without one those that fit the most specific symptoms best, then
+    those that are usual for a symptom that anything can cause."""
     if judgement.first_error is not None:
         return resembling(judgement.first_error, library, _CANDIDATES)
     fit: dict[str, float] = {}
     for sighting in judgement.fallout:
-        causes = [name for name in sighting.entry.downstream_of if library.entries[name].can_be_cause]
-        if len(causes) < _ANYTHING_CAUSES_IT:
-            for name in causes:
+        entry = sighting.entry
+        causes = [name for name in entry.downstream_of if library.entries[name].can_be_cause]
+        if len(causes) >= _ANYTHING_CAUSES_IT:
+            for place, name in enumerate(entry.suspects, 1):
+                fit.setdefault(name, 1 / _ANYTHING_CAUSES_IT / place)
+            continue
+        for name in causes:
+            if not _is_of_another(library.entries[name], seen):
                 fit[name] = fit.get(name, 0.0) + 1 / len(causes)
 
     def order(name: str) -> tuple[float, bool, int, str]:
@@ -82,7 +127,7 @@ def _confirmation(entry: Entry) -> str:
         return f"to confirm it run: {command}"
     if entry.signatures:
         return f'a line such as "{entry.signatures[0].examples[0].strip()[:120]}" in another log confirms it'
-    return f"`rldbg doctor --explain {entry.id}` says how to confirm it"
+    return f"`rldbg doctor --explain {entry.id}` shows how to confirm it"
 
 
 def _filled(template: str, sighting: Sighting) -> str:
@@ -101,7 +146,7 @@ def _filled(template: str, sighting: Sighting) -> str:
     if sighting.entry.category != "ray":
         own |= {"pid": speaker.pid, "node": speaker.node, "rank": speaker.rank}
     values = _UNSAID | {key: value for key, value in own.items() if value} | facts
-    return re.sub(r"\{(worker|node|pid|since|rank)\}", lambda match: values[match[1]], template)
+    return re.sub(r"\{(worker|node|pid|since|rank|crashed)\}", lambda match: values[match[1]], template)
 
 
 def _silence(judgement: Judgement, evidence: Evidence) -> Iterator[str]:
@@ -145,3 +190,32 @@ def _words_of(entry: Entry) -> frozenset[str]:
 
 def _words(line: str) -> frozenset[str]:
     return frozenset(word.lower() for word in _WORD.findall(line)) - _SAY_NOTHING
+
+
+def reading(failure: Failure) -> Iterator[str]:
+    """Steps in the order in which they are worth trying; nothing where the traceback says nothing."""
+    raised = failure.frames[-1] if failure.frames else ""
+    own = next((frame for frame in reversed(failure.frames) if is_own_code(frame)), "")
+    installed = next((found for frame in reversed(failure.frames) if (found := _INSTALLED.search(frame))), None)
+    if raised and own == raised:
+        yield f"it was raised in code that is not installed as a package: {own}"
+    elif raised:
+        package = f" by {installed['package']}" if installed and not is_own_code(raised) else ""
+        yield f"it was raised{package} at {raised}" + (f"; your code called it at {own}" if own else "")
+    hint = next((hint for pattern, hint in _HINTS if re.search(pattern, failure.headline)), None)
+    if hint and raised:
+        yield hint
+    if installed:
+        yield f"search the issues of {installed['package']} for: {search_words(failure)}"
+
+
+def is_own_code(frame: str) -> bool:
+    """Whether a frame is neither an installed package nor the standard library."""
+    return not _INSTALLED.search(frame) and not _STANDARD.search(frame)
+
+
+def search_words(failure: Failure) -> str:
+    """The message without what differs from run to run."""
+    kind = failure.kind.rpartition(".")[2]
+    words = re.sub(r"0x[0-9a-f]+|\b\d[\d.]*\b|/[^\s:]{2,}|[\[{].{40,}", " ", failure.message)
+    return f'"{" ".join(f"{kind} {words}".split()[:12])}"'

@@ -22,28 +22,45 @@ class JobFacts:
     """Whether the logs come from this machine, so that a look at it means something."""
     has_ended: bool = True
     exit_code: int | None = None
+    end_is_missing: bool = False
+    """Nobody runs it any more and nobody wrote how it ended: the launcher was killed, or the disk was full."""
 
 
 def job_facts(paths: Sequence[str | Path]) -> JobFacts:
     """From run.json where a run folder was given, else from where the logs lie."""
     for path in paths:
         run = _run_file(Path(path))
+        if run is None:
+            return JobFacts(end_is_missing=True)
         if run:
-            hosts = run.get("hosts") or []
+            is_local = socket.gethostname() in (run.get("hosts") or [])
             return JobFacts(
                 {str(key): str(value) for key, value in (run.get("environment") or {}).items()},
-                socket.gethostname() in hosts,
+                is_local,
                 run.get("ended_at") is not None,
                 run.get("exit_code"),
+                end_is_missing=is_local and _is_abandoned(Path(path), run),
             )
     sessions = Path(os.path.realpath(Environment().text("RAY_TMPDIR") or "/tmp/ray"))
     local = any(sessions in Path(os.path.realpath(path)).parents for path in paths if str(path) != "-")
     return JobFacts(is_local=local)
 
 
-def _run_file(path: Path) -> dict[str, Any]:
+def _is_abandoned(folder: Path, run: dict[str, Any]) -> bool:
+    """Whether a run of `rldbg run` has no end, and no broker that it would have while it runs."""
+    if "armed" not in run or run.get("ended_at") is not None:
+        return False
+    from rldbg.live import is_alive
+
+    return not is_alive(folder)
+
+
+def _run_file(path: Path) -> dict[str, Any] | None:
+    """What run.json says; None when it is there and spoilt."""
     try:
         content = json.loads((path / _RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except OSError:
         return {}
-    return content if isinstance(content, dict) else {}
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None

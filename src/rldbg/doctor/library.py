@@ -26,7 +26,9 @@ class Library:
     def __init__(self, entries: Iterable[Entry]) -> None:
         stated = {entry.id: entry for entry in entries}
         pairs = {(entry.id, effect): None for entry in stated.values() for effect in entry.leads_to}
-        pairs |= {(cause, entry.id): None for entry in stated.values() for cause in entry.downstream_of}
+        pairs |= {
+            (cause, entry.id): None for entry in stated.values() for cause in (*entry.downstream_of, *entry.suspects)
+        }
         effects: dict[str, list[str]] = {name: [] for name in stated}
         causes: dict[str, list[str]] = {name: [] for name in stated}
         for cause, effect in pairs:

@@ -1,5 +1,6 @@
 """The whole way from paths to a diagnosis; `rldbg doctor PATH...` and `rldbg run` both come through here."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rldbg.core import ExitCode, Finding, Run
+from rldbg.core import ExitCode, Finding, Run, write_whole
 from rldbg.doctor.diagnosis import Cause, Confidence, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
 from rldbg.doctor.evidence import Evidence, Hit
@@ -27,6 +28,10 @@ _NOT_A_FAILURE = (None, 0, ExitCode.INTERRUPTED)
 _SILENT_FAILURE = (
     "the command ended with exit code {exit_code} and these logs contain no error: read the end of its output; "
     "export PYTHONFAULTHANDLER=1 before the next run"
+)
+_MISSING_END = (
+    "run.json does not say how the run ended: the launcher was killed, or could not write; see dmesg -T for kills, and "
+    "df -h and df -i of the run's folder"
 )
 _LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 
@@ -49,8 +54,10 @@ def diagnose(
     run folder where they are not given.
     """
     facts = job_facts(paths)
+    exit_code = facts.exit_code if exit_code is None else exit_code
     index = index or SearchIndex(Library.load())
-    found = find_sources(paths)
+    failed = exit_code not in _NOT_A_FAILURE or facts.end_is_missing
+    found = find_sources(paths, or_none=failed)
     scanner = Scanner(index, on_bytes=on_bytes, on_hit=on_hit)
     evidence = scanner.read_all(found.sources)
     extra: list[Finding] = [*found.findings, *evidence.findings]
@@ -62,7 +69,8 @@ def diagnose(
         index.library,
         probes=probes,
         environment=facts.environment if environment is None else environment,
-        exit_code=facts.exit_code if exit_code is None else exit_code,
+        exit_code=exit_code,
+        end_is_missing=exit_code is None and facts.end_is_missing,
         findings=extra,
         flights=flights,
         engine=index.engine_name,
@@ -76,6 +84,7 @@ def conclude(
     probes: Sequence[ProbeResult] = (),
     environment: dict[str, str] | None = None,
     exit_code: int | None = None,
+    end_is_missing: bool = False,
     findings: Sequence[Finding] = (),
     flights: Sequence[FlightReport] = (),
     engine: str = "",
@@ -94,6 +103,9 @@ def conclude(
     if exit_code not in _NOT_A_FAILURE and not failed:
         failed = True
         steps = [_SILENT_FAILURE.format(exit_code=exit_code)]
+    elif end_is_missing and not failed:
+        failed = True
+        steps = [_MISSING_END]
     return Diagnosis(
         verdict="found" if found else "unknown" if failed else "healthy",
         root_causes=tuple(cause_of(sighting) for sighting in judgement.causes),
@@ -111,8 +123,8 @@ def conclude(
 
 
 def _only_says_whose_code(judgement: Judgement) -> bool:
-    family = judgement.causes[0].entry.family
-    return family is not None and family.asked_last
+    cause = judgement.causes[0]
+    return cause.by_family and cause.entry.family is not None and cause.entry.family.asked_last
 
 
 def _cause(
@@ -158,11 +170,11 @@ def _confidence_of(
 
 
 def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
-    family = sighting.entry.family
+    family = sighting.entry.family if sighting.by_family else None
     if family is not None and family.asked_last:
-        return 0, ["no known failure explains this exception; where it was raised says whose code failed"]
+        return 0, ["no known failure explains this exception; where it was raised shows whose code failed"]
     if family is not None:
-        return 1, ["this exception has no entry of its own; its type and where it was raised say so"]
+        return 1, ["this exception has no entry of its own; it is judged by its type and where it was raised"]
     match sighting.entry.role:
         case Role.ROOT:
             level = 2 if sighting.entry.is_confirmed else 1
@@ -194,13 +206,16 @@ _TEMPLATES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _DEFAULT_TEMPLATES = ("/tmp/nccl_trace_rank_", "~/.cache/torch/comm_lib_trace_rank_")
 
 
-def explain_failure(folder: Path, environment: Mapping[str, str]) -> Diagnosis:
-    """The diagnosis of a run that has ended; it is also written to RUN/reports/."""
+def explain_failure(folder: Path, environment: Mapping[str, str], exit_code: int) -> Diagnosis:
+    """The diagnosis of a run that has ended; it is also written to RUN/reports/, unless the disk is full. Then run.json
+    does not have the exit code either."""
     run = Run(folder)
-    _keep_dumps(run, environment)
-    diagnosis = diagnose([folder], probes=probe_machine())
-    report = run.folder("reports") / REPORT
-    report.write_text(json.dumps(diagnosis.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with contextlib.suppress(OSError):
+        _keep_dumps(run, environment)
+    diagnosis = diagnose([folder], probes=probe_machine(), exit_code=exit_code)
+    with contextlib.suppress(OSError):
+        text = json.dumps(diagnosis.to_dict(), indent=1, ensure_ascii=False) + "\n"
+        write_whole(run.folder("reports") / REPORT, text)
     return diagnosis
 
 

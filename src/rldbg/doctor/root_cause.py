@@ -21,6 +21,8 @@ _RIGHT_BEFORE_S = 90.0
 _RIGHT_BEFORE_LINES = 15
 _MESSAGE_LINES = 8
 _HEADER_LINES = 2
+_CHAIN_LINES = 4
+"""Between two tracebacks of a chain: the sentence that says so, and blank lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Sighting:
     entry: Entry
     hits: tuple[Hit, ...]
     survived: bool
+    by_family: bool = False
+    """It stands for an exception that no signature matches."""
 
     @property
     def first(self) -> Hit:
@@ -78,12 +82,13 @@ def judge(evidence: Evidence, library: Library) -> Judgement:
 
 
 def _is_harmless(sighting: Sighting, evidence: Evidence) -> bool:
-    """A look-alike; but one that is harmless only as long as things go on is not, when a log ends with it."""
+    """A look-alike; but one that is harmless only as long as things go on is not, when a log ends with it and no log
+    says that all steps are done."""
     if sighting.entry.role is not Role.BENIGN:
         return False
     last = max(sighting.hits, key=lambda hit: hit.place.order).place
-    ends = any(end.file == last.file and last.line >= end.lines - 1 for end in evidence.ends)
-    return not (sighting.entry.look and ends)
+    ends = any(end.file == last.file and last.line >= end.closing_line for end in evidence.ends)
+    return not (sighting.entry.look and ends and not evidence.done)
 
 
 def _is_doubtful(
@@ -201,7 +206,7 @@ def _family(unknown: Failure | None, symptoms: Sequence[Sighting], library: Libr
         return []
     hit = Hit(entry.id, unknown.place, unknown.headline, unknown.headline)
     earlier = [s for s in symptoms if _precedes(s.first, hit) and not _announces(s.first, unknown)]
-    return [] if earlier else [Sighting(entry, (hit,), survived=False)]
+    return [] if earlier else [Sighting(entry, (hit,), survived=False, by_family=True)]
 
 
 def _announces(symptom: Hit, failure: Failure) -> bool:
@@ -231,10 +236,12 @@ def _first_unknown(evidence: Evidence, library: Library, seen: Mapping[str, Sigh
     """
     warned = {name for name in seen if library.entries[name].severity == "warning"}
     counted = [hit for name, sighting in seen.items() if name not in warned for hit in sighting.hits]
+    known = [f for f in evidence.failures if any(name in seen and name not in warned for name in f.known_as)]
     open_ones = [
         failure
         for failure in evidence.failures
-        if not any(name in seen and name not in warned for name in failure.known_as)
+        if failure not in known
+        and not _follows_from(failure, known)
         and (evidence.read_only_aside or not failure.place.is_aside)
         and not evidence.survived(failure.last or failure.place)
         and not any(_belongs_to(hit, failure, library) for hit in counted)
@@ -255,6 +262,12 @@ def _first_unknown(evidence: Evidence, library: Library, seen: Mapping[str, Sigh
         )
 
     return min(open_ones, key=order)
+
+
+def _follows_from(failure: Failure, known: Sequence[Failure]) -> bool:
+    """Whether an exception was raised while a known one was handled, which stands right above it."""
+    above = [f for f in known if f.place.file == failure.place.file and f.place.line < failure.place.line]
+    return failure.chained and any(failure.place.line - (f.place.line + f.lines) <= _CHAIN_LINES for f in above)
 
 
 def _belongs_to(hit: Hit, failure: Failure, library: Library) -> bool:
@@ -278,4 +291,4 @@ def _came_before(failure: Failure | None, cause: Sighting) -> bool:
     if one and other and one.comparable(other):
         return one.seconds < other.seconds - 1.0
     same_file = failure.place.file == cause.first.place.file
-    return same_file and failure.place.offset < cause.first.place.offset and bool(failure.frames)
+    return same_file and failure.place.offset < cause.first.place.offset

@@ -9,7 +9,7 @@ import re
 import time
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -44,6 +44,7 @@ _PROGRESS = tuple(re.compile(words + _COUNTED) for words in (rb"steps?", rb"tera
 _DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of steps has been reached")
 """Where trainers say that all steps are done."""
 _SERVED = re.compile(rb'POST /[^"\n]{0,80} HTTP/1\.[01]" 200')
+_NATIVE_STACK = re.compile(r"frame #\d+: |Exception raised from \w+ at |\s*$")
 _CLOCK_SHAPE = re.compile(rb"\d\d:\d\d:\d\d")
 Progress = Callable[[int], None]
 OnHit = Callable[[Hit], None]
@@ -161,7 +162,8 @@ class LogReader:
         if not self._failures and not any(hit.place.file == self._source.name for hit in self._evidence.hits):
             self._note_closing_error()
         last, lines = self._last_stamp()
-        self._evidence.ends.append(LogEnd(self._source.name, self._source.speaker, last, lines, self._bytes))
+        closing = next((each.line_number for each in self._backwards() if not _NATIVE_STACK.match(each.line.text)), 0)
+        self._evidence.ends.append(LogEnd(self._source.name, self._source.speaker, last, lines, self._bytes, closing))
 
     def _try_signature(self, pattern: SignaturePattern, chunk: Chunk, at: int) -> None:
         key = id(pattern)
@@ -277,17 +279,21 @@ class LogReader:
             speaker = Window(chunk, at).line.speaker.filled_from(self._source.speaker)
             self._evidence.served[self._source.name, speaker.pid] = chunk.offset + at
 
+    def _backwards(self) -> Iterator[Window]:
+        """The lines of the log's last part, the last one first."""
+        rest = self._tail.data.rstrip() if self._tail is not None else b""
+        while self._tail is not None and rest:
+            window = Window(self._tail, len(rest) - 1)
+            yield window
+            rest = rest[: window.bounds[0]].rstrip()
+
     def _note_closing_error(self) -> None:
         """A log without any known line or exception that ends with an error is not healthy."""
-        rest = self._tail.data.rstrip() if self._tail is not None else b""
-        for _ in range(_CLOSING_LINES):
-            if self._tail is None or not rest:
-                return
-            window = Window(self._tail, len(rest) - 1)
-            if is_error_line(window.line):
-                self._evidence.failures.append(Failure("last error", window.line.text[:300], self._place(window)))
-                return
-            rest = rest[: window.bounds[0]].rstrip()
+        last = next(
+            (window for window in islice(self._backwards(), _CLOSING_LINES) if is_error_line(window.line)), None
+        )
+        if last is not None:
+            self._evidence.failures.append(Failure("last error", last.line.text[:300], self._place(last)))
 
     def _last_stamp(self) -> tuple[Stamp | None, int]:
         if self._tail is None:

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from rldbg.doctor.cleaning import is_warning
+from rldbg.doctor.cleaning import is_warning, without_environment
 from rldbg.doctor.entries import Comparison
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.patterns import SignaturePattern
@@ -77,7 +77,7 @@ def _was_raised_in(place: Expression, window: Window) -> bool:
     """Whether the last file above an exception is of a kind; a frame has its code and carets under it."""
     frames = (frame for line in window.above(_FRAME_LINES) if (frame := _FRAME.search(line.text)))
     last = next(frames, None)
-    return last is not None and place.search(last["file"]) is not None
+    return last is not None and place.search(without_environment(last["file"])) is not None
 
 
 def _is_advice(text: str, start: int) -> bool:

@@ -185,8 +185,8 @@ class Found:
     findings: tuple[Finding, ...]
 
 
-def find_sources(paths: Sequence[str | Path]) -> Found:
-    """Every log under the given paths; IncompleteDataError when there is none at all."""
+def find_sources(paths: Sequence[str | Path], *, or_none: bool = False) -> Found:
+    """Every log under the given paths; IncompleteDataError when there is none at all, unless that may be."""
     sources: list[Source] = []
     dumps: list[Path] = []
     stacks: list[Path] = []
@@ -203,7 +203,7 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
                 _collect(part, sources, dumps, findings)
             stacks += sorted(match.glob("stacks/*.json")) if _is_run(match) else []
     unique = {(os.path.realpath(source.path) if source.path else None): source for source in sources}
-    if not unique and not dumps and not findings:
+    if not unique and not dumps and not findings and not or_none:
         raise IncompleteDataError(
             f"no log files under {', '.join(map(str, paths))}", "give the files: rldbg doctor FILE..."
         )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rldbg.doctor.diagnosis import Diagnosis
+from rldbg.doctor.jobs import job_facts
 from rldbg.doctor.patterns import SearchIndex
 from rldbg.doctor.pipeline import conclude
 from rldbg.doctor.scan import LogReader, Scanner
@@ -87,7 +88,13 @@ def watch(
             break
     for log in logs.values():
         log.finish()
-    return conclude(scanner.evidence, index.library, findings=scanner.evidence.findings, engine=index.engine_name)
+    return conclude(
+        scanner.evidence,
+        index.library,
+        exit_code=job_facts(paths).exit_code,
+        findings=scanner.evidence.findings,
+        engine=index.engine_name,
+    )
 
 
 def _ticks(poll_s: float) -> Iterator[None]:
@@ -99,7 +106,7 @@ def _ticks(poll_s: float) -> Iterator[None]:
 def _advance_all(paths: Sequence[str | Path], scanner: Scanner, logs: dict[str, FollowedLog], *, final: bool) -> bool:
     """One round over all logs, new ones included; whether any had grown."""
     existing = [path for path in paths if Path(path).exists()]
-    for source in find_sources(existing).sources if existing else ():
+    for source in find_sources(existing, or_none=True).sources:
         if source.name not in logs:
             logs[source.name] = FollowedLog(scanner, source)
     grown = [log.advance(final=final) for log in logs.values()]

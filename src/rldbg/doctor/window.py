@@ -22,7 +22,7 @@ RECORD_START = re.compile(
 )
 _CODE_ABOVE = re.compile(r'^\s*File "[^"]+", line \d+')
 _TEST_NAME = re.compile(r"\s*(?:[A-Z]+ |[\d.]+s (?:call|setup|teardown) +|\[gw\d+\] .{0,20})?[\w/.-]+\.py::\w+")
-_CARETS = re.compile(r"^[\s^~]+$")
+CARETS = re.compile(r"^[\s^~]+$")
 
 
 class Joined(NamedTuple):
@@ -114,7 +114,7 @@ class Window:
     @cached_property
     def is_code(self) -> bool:
         """Whether the line is source code that a traceback shows, not something that happened."""
-        nearest = next((line for line in self.above(3) if not _CARETS.match(line.text)), None)
+        nearest = next((line for line in self.above(3) if not CARETS.match(line.text)), None)
         shown = nearest is not None and _CODE_ABOVE.match(nearest.text)
         return bool(shown) and not RECORD_START.match(self.line.text)
 

@@ -1,6 +1,6 @@
 """The registry of frameworks: the only place that names one.
 
-Each framework is a folder here, or a package of another distribution that says so in its metadata:
+Each framework is a folder here, or a package of another distribution that declares it in its metadata:
 
     [project.entry-points."rldbg.frameworks"]
     my_rl = "my_rl.rldbg_support:FRAMEWORK"

@@ -7,7 +7,7 @@ from typing import Any
 
 from rldbg.core import Finding, Severity
 from rldbg.frameworks.hook_proof import read_proofs
-from rldbg.frameworks.record_plan import HOOKS_FOLDER
+from rldbg.frameworks.record_plan import HOOKS_FOLDER, RECORDING_FOLDER
 from rldbg.frameworks.registry import find_framework, recorded_hooks
 
 # Made only by a run that sends weights to an engine.
@@ -69,7 +69,7 @@ def _missing_kinds(
                 tuple(problems) or (f"never called: {short}",),
                 f"no {kind} records: no function that makes them was called"
                 if not problems
-                else f"no {kind} records: functions that make them are not there, or fail",
+                else f"no {kind} records: functions that make them are missing or fail",
                 ("see which functions are hooked: rldbg frameworks NAME",),
             )
         )
@@ -113,8 +113,9 @@ def _failed(title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]]) ->
 
 
 def nothing_hooked(run: Path) -> Finding | None:
-    """A run that was to be recorded by hooks and in which no process imported a framework that has any."""
-    if read_proofs(run / HOOKS_FOLDER):
+    """A run that was to be recorded by hooks and in which no process imported a framework that has any, nor recorded by
+    itself (`rldbg.record_loop`, `rldbg.Recorder`)."""
+    if read_proofs(run / HOOKS_FOLDER) or (run / RECORDING_FOLDER).is_dir():
         return None
     names = ", ".join(dict.fromkeys(framework.title for framework, _ in recorded_hooks()))
     return Finding(

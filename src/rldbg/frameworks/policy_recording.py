@@ -37,8 +37,9 @@ class PolicyRecording(FrameworkRecording):
     def place(self) -> dict[str, Any]:
         return {"step": self.step, "mini_batch": self.updates}
 
-    def record_batch(self, rows: Rows, *, policy_version: int | None = None, **extra: list[Any]) -> None:
-        """trajectory, and with advantages prepared_trajectories, with old log probs old_log_probs."""
+    def record_batch(self, rows: Rows, *, policy_version: int | None = None, micro: int = 0) -> None:
+        """trajectory, and with advantages prepared_trajectories, with old log probs old_log_probs. `micro` counts the
+        batches of one step."""
         known = named(rows, self.step)
         self._known = {tokens.tobytes(): each for tokens, each in zip(rows["tokens"], known, strict=True)}
         samples, hashes = [each.sample for each in known], [each.prompt_hash for each in known]
@@ -48,12 +49,15 @@ class PolicyRecording(FrameworkRecording):
         }
         rewards = rows.get("reward") or [np.nan] * len(samples)
         fields |= {"reward": np.asarray([np.sum(row) for row in rewards], np.float32), "extra_fields": about}
-        where: dict[str, Any] = {"step": self.step, "samples": samples, "policy_version": policy_version}
+        where: dict[str, Any] = {"step": self.step, "micro": micro, "samples": samples}
+        where["policy_version"] = policy_version
         recorder = self.recorded.recorder()
         recorder.record("trajectory", **where, **fields)
         if "advantages" in rows:
-            advantages = Ragged.from_rows(_whole(rows, "advantages"), np.float32)
-            recorder.record("prepared_trajectories", **where, **fields, advantages=advantages)
+            # Without a critic, returns are the advantages again.
+            learned = ("advantages", "values", "returns") if "values" in rows else ("advantages",)
+            estimates: dict[str, Any] = {name: Ragged.from_rows(_whole(rows, name), np.float32) for name in learned}
+            recorder.record("prepared_trajectories", **where, **fields, **estimates)
         if "old_log_probs" in rows:
             old = Ragged.from_rows(_responses(rows, "old_log_probs", known), np.float32)
             recorder.record("old_log_probs", **where, prompt_hashes=hashes, old_log_probs=old)

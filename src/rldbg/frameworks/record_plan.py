@@ -10,6 +10,8 @@ from rldbg.frameworks.registry import recorded_hooks
 
 HOOKS_FOLDER = "hooks"
 """Below the run folder: one file per process that says what was hooked and called."""
+RECORDING_FOLDER = "recording"
+"""Below the run folder: what its processes record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class RecordPlan:
 
 def plan_for(run_folder: Path, kinds: Iterable[str] = (), keep_last: int | None = None) -> RecordPlan:
     """The plan of an armed run: everything lies in its folder."""
-    recording, proof = str(run_folder / "recording"), str(run_folder / HOOKS_FOLDER)
+    recording, proof = str(run_folder / RECORDING_FOLDER), str(run_folder / HOOKS_FOLDER)
     return RecordPlan(recording, proof, tuple(kinds), recorded_modules(), keep_last)
 
 

@@ -35,9 +35,10 @@ class Recorded:
         self.plan = plan
         self.proof = proof
         self._recorder: Recorder | None = None
+        self._measured: set[int] = set()
 
     def recorder(self, model: Any = None) -> Recorder:
-        """The process's recorder. `model` decides which parameters and gradients are recorded."""
+        """The process's recorder. `model` decides which of its parameters and gradients are recorded."""
         if self._recorder is None:
             self._recorder = Recorder(
                 self.plan.directory,
@@ -45,10 +46,13 @@ class Recorded:
                 parameter_patterns=(),
                 keep_last=self.plan.keep_last,
             )
-        if model is not None and not self._recorder.settings.parameter_patterns:
+        if model is not None and id(model) not in self._measured:
+            self._measured.add(id(model))
             patterns, words = parameter_patterns(model, self.plan.kinds)
             self.proof.note(parameters=words)
-            self._recorder.settings = replace(self._recorder.settings, parameter_patterns=patterns)
+            known = self._recorder.settings.parameter_patterns
+            every = tuple(dict.fromkeys((*known, *patterns)))
+            self._recorder.settings = replace(self._recorder.settings, parameter_patterns=every)
         return self._recorder
 
 

@@ -3,12 +3,11 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from rldbg.core import UsageError
+from rldbg.core import UsageError, did_you_mean
 from rldbg.frameworks.base import Framework
 
 ENTRY_POINTS = "rldbg.frameworks"
@@ -55,9 +54,8 @@ def find_framework(name: str) -> Framework:
         if framework.name == wanted:
             return framework
     names = [*_BUILT_IN, *(framework.name for framework in _of_others())]
-    near = get_close_matches(wanted, names, 1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    raise UsageError(f"unknown framework: {name!r}", f"{meant}choose one of: {', '.join(sorted(names))}")
+    choices = f"choose one of: {', '.join(sorted(names))}"
+    raise UsageError(f"unknown framework: {name!r}", did_you_mean(wanted, names, choices))
 
 
 def lineage(framework: Framework) -> Iterator[Framework]:

@@ -52,7 +52,7 @@ def replica_count(replicas: int | None, allocation: Allocation | None) -> int:
     """How many replicas to start; told twice and differently is an error."""
     if replicas is not None and allocation is not None and replicas != allocation.replicas:
         raise UsageError(
-            f"--replicas says {replicas}, the allocation mode says d{allocation.replicas}", "give one of the two"
+            f"--replicas {replicas} and d{allocation.replicas} of the allocation mode disagree", "give one of the two"
         )
     return replicas or (allocation.replicas if allocation else 1)
 

@@ -162,7 +162,7 @@ class Registry:
         server = _read(self._folder / name / "server.json") if _NAME.fullmatch(name) else None
         if server is None:
             known = ", ".join(item.name for item in self.servers()) or "none"
-            raise IncompleteDataError(f"no server named {name!r}; there is {known}", "see `rldbg serve ls`")
+            raise IncompleteDataError(f"no server named {name!r}; known names: {known}", "see `rldbg serve ls`")
         return server
 
     def stop(self, server: Server, *, grace_s: float = _GRACE_S, noticed_s: float = 0.0) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ class ServerProcess:
 
     @property
     def address(self) -> str | None:
-        """Where it listens; None until it has said so."""
+        """Where it listens; None until it has announced it."""
         try:
             return str(json.loads(Path(self.ready).read_text(encoding="utf-8"))["address"])
         except (OSError, ValueError, KeyError):

@@ -79,7 +79,7 @@ def dtype_of(name: object) -> "torch.dtype":
 
     short = str(name).removeprefix("torch.")
     if short not in _DTYPES:
-        raise RequestError(f"no dtype {str(name)[:80]!r}; one of {', '.join(_DTYPES)}")
+        raise RequestError(f"unknown dtype {str(name)[:80]!r}; choose one of {', '.join(_DTYPES)}")
     dtype: torch.dtype = getattr(torch, short)
     return dtype
 

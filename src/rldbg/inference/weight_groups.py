@@ -43,7 +43,9 @@ class WeightGroups:
         if name not in self._groups:
             raise RequestError(f"no group {name!r:.80}: POST /init_weights_update_group first")
         if not len(names) == len(dtypes) == len(shapes):
-            raise RequestError(f"{len(names)} names, {len(dtypes)} dtypes and {len(shapes)} shapes do not fit together")
+            raise RequestError(
+                f"{len(names)} names, {len(dtypes)} dtypes and {len(shapes)} shapes do not match in number"
+            )
         kinds = [dtype_of(dtype) for dtype in dtypes]
         total = sum(byte_count(dtype, shape) for dtype, shape in zip(kinds, shapes, strict=True))
         if total > _MOST_BYTES:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.agent import Arming
-from rldbg.core import ExitCode, Finding, PrerequisiteError, Run, UsageError, by_severity
+from rldbg.core import ExitCode, Finding, PrerequisiteError, Run, by_severity
 from rldbg.launch.child import run_child
 from rldbg.launch.explanation import LaunchExplanation, explain
 from rldbg.launch.hazards import missing_files
@@ -21,9 +21,13 @@ from rldbg.launch.preflight import preflight
 from rldbg.launch.proof import armed_processes, judge_arming, judge_recording
 from rldbg.launch.request import Request
 from rldbg.launch.watch import Watch
+from rldbg.live import break_place
 from rldbg.tripwire import Event, WatcherProcess
 
-_ELSEWHERE = re.compile(r"(?m)\b(?:srun|sbatch|salloc|mpirun)\b|^#SBATCH|\bssh\s")
+_ELSEWHERE = re.compile(
+    r"(?m)\b(?:srun|sbatch|salloc|mpirun)\b|^#SBATCH|\bssh\s"
+    r"|--(?:nnodes|num[_-]nodes|num[_-]machines)[= ]+(?:[2-9]|\d\d|\d:)|--hostfile\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +98,14 @@ def run_armed(
     watch.close()
     if exit_code == 0 and any(missing_files(explained.command) for explained in explanation.trainings):
         # The shell went on after the error; a program that the script has made meanwhile is there now.
-        say("a program of the script does not exist: this is not a success")
+        say("a program of the script does not exist: exit code 0 counts as a failure")
         exit_code = int(ExitCode.FINDING)
-    run.finish(exit_code)
     found, processes, ray_logs = tuple(by_severity(findings)), tuple(watch.reported.values()), tuple(watch.ray_logs)
-    run.update(findings=[finding.to_dict() for finding in found], ray_logs=list(map(str, ray_logs)))
+    try:
+        run.finish(exit_code, findings=[finding.to_dict() for finding in found], ray_logs=list(map(str, ray_logs)))
+    except OSError as error:
+        # The command's own exit code matters more than the note of it.
+        say(f"how the run ended could not be written: {error}")
     return RunOutcome(exit_code, folder, explanation, found, processes, ray_logs, asked_to_end)
 
 
@@ -121,6 +128,7 @@ def _run_to_its_end(
         tripwire.tick()
 
     def asked_to_end(name: str) -> None:
+        watch.asked_to_end(name)
         if not any((folder / "crashes").glob("*.json")):
             asked.append(name)
 
@@ -186,11 +194,7 @@ def _on_a_laptop(
 
 def check_breakpoints(request: Request) -> None:
     for place in request.breakpoints:
-        file, _, line = place.rpartition(":")
-        if not file or not line.isdigit():
-            raise UsageError(
-                f"invalid --break {place!r} (expected FILE:LINE)", "for example --break trainer/main_ppo.py:42"
-            )
+        break_place(place)
 
 
 def broker_host(request: Request) -> str:

@@ -41,7 +41,7 @@ def rerun_step(run: Path, step: int, *, debugger: bool, checkpoint: Path | None 
     framework = find_framework(framework_of(run))
     if not framework.rerun:
         able = ", ".join(each.title for each in frameworks() if each.rerun)
-        known = f"steps of {able} and of rldbg train can"
+        known = f"supported: steps of {able} and of rldbg train"
         raise UsageError(f"a step of {framework.title} cannot be run again yet", known)
     facts = Run(run).read()
     made = _OF_UPDATE if framework.rerun == "program" else (*_OF_ROLLOUT, *_OF_UPDATE)
@@ -68,12 +68,12 @@ def rerun_step(run: Path, step: int, *, debugger: bool, checkpoint: Path | None 
 def _command(run: Path, facts: dict[str, Any], framework: Framework) -> list[str]:
     if framework.rerun == "command":
         if not facts.get("command"):
-            raise IncompleteDataError(f"{run / 'run.json'} does not name the command", "run it with rldbg run")
+            raise IncompleteDataError(f"{run / 'run.json'} does not contain the command", "run it with rldbg run")
         return [*facts["command"]]
     pythons = (str(proof.get("python", "")) for proof in read_hooks(run) if framework.name in proof.get("config", {}))
     python = next(pythons, "")
     if not Path(python).is_file():
-        named = f"there is no {python} here" if python else f"{run / 'hooks'} does not name the interpreter"
+        named = f"there is no {python} here" if python else f"{run / 'hooks'} does not contain the interpreter"
         raise IncompleteDataError(f"{framework.title} cannot be started: {named}", "rerun where it was recorded")
     return [python, "-m", f"{framework.package}.rerun"]
 

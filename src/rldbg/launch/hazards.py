@@ -225,7 +225,7 @@ def never_reached(script: Path, dry_run: DryRun, commands: Sequence[Command]) ->
     ran = any(may_train(command.program) for command in commands)
     if not places and not ran and (dry_run.exit_code or dry_run.ended != "by itself"):
         places = [(dry_run.last or str(script), ())]
-    last = [f"it said: {line[:160]}" for line in said[-2:]]
+    last = [f"its output: {line[:160]}" for line in said[-2:]]
     return [finding("launch.training-not-reached", where, *words, how, *last) for where, words in places]
 
 

@@ -47,7 +47,7 @@ def main(model: str, folder: str) -> None:
     try:
         started = _serve("up", "--model", model, "--name", _NAME, "--port", "0", "--json", folder=folder)
         found = _ADDRESS.search(started)
-        answer = {"address": found.group(0)} if found else {"problem": f"it does not say where it listens: {started}"}
+        answer = {"address": found.group(0)} if found else {"problem": f"it did not report its address: {started}"}
     except PrerequisiteError as error:
         answer = {"problem": str(error)}
     try:

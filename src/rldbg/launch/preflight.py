@@ -169,7 +169,8 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def refused_options(explained: Explained, environment: Mapping[str, str]) -> Finding | None:
-    """What the program says against its armed options; None when it takes them or cannot be asked here.
+    """What the program says against its armed options, or that it said nothing in time; None when it takes them or
+    cannot be asked here.
 
     Programs built on Hydra print their configuration and end when they are given `--cfg job`; others are ended once
     the function that composes their configuration has returned. Whatever they refuse then, they would refuse in the
@@ -179,6 +180,7 @@ def refused_options(explained: Explained, environment: Mapping[str, str]) -> Fin
     words = _composing(explained)
     if not words:
         return None
+    where = f"{command.call.file}:{command.call.line}" if command.call.line else " ".join(command.call.argv[:3])
     try:
         done = subprocess.run(
             words,
@@ -190,11 +192,12 @@ def refused_options(explained: Explained, environment: Mapping[str, str]) -> Fin
             timeout=_LIMIT_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
+        return finding("launch.options-not-checked", where, seconds=f"{_LIMIT_S:g}")
+    except OSError:
         return None
     lines = _REFUSED.findall(done.stderr + done.stdout) if done.returncode else []
     said = [line for line in lines if not line.startswith(" ")] or lines  # others are code that a traceback shows
-    where = f"{command.call.file}:{command.call.line}" if command.call.line else " ".join(command.call.argv[:3])
     return finding("launch.options-refused", where, *(line.strip()[:200] for line in said[:2])) if said else None
 
 

@@ -16,7 +16,7 @@ _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScriptLine:
     """A command line of the script with its continuation lines joined, and the number of its first line."""
 
     number: int
@@ -51,9 +51,9 @@ def read_text(file: str) -> str:
         return ""
 
 
-def logical_lines(text: str) -> list[Line]:
+def logical_lines(text: str) -> list[ScriptLine]:
     """Lines with continuations joined and comments and here-documents left out."""
-    found: list[Line] = []
+    found: list[ScriptLine] = []
     joined, start, heredoc = "", 0, ""
     for number, raw in enumerate(text.splitlines(), start=1):
         if heredoc:
@@ -68,7 +68,7 @@ def logical_lines(text: str) -> list[Line]:
             continue
         joined += raw
         if joined.strip() and not joined.strip().startswith("#"):
-            found.append(Line(start, joined.strip()))
+            found.append(ScriptLine(start, joined.strip()))
         match = _HEREDOC.search(joined)
         heredoc, joined = (match[1] if match else ""), ""
     return found
@@ -99,11 +99,11 @@ def read_commands(script: Path) -> list[ShellCall]:
     return calls
 
 
-def placeholders(script: Path) -> list[Line]:
+def placeholders(script: Path) -> list[ScriptLine]:
     """Places that the author left for the user to fill in."""
     found = []
     for line in logical_lines(script.read_text(encoding="utf-8", errors="replace")):
         match = _PLACEHOLDER.search(line.text)
         if match:
-            found.append(Line(line.number, match[0]))
+            found.append(ScriptLine(line.number, match[0]))
     return found

@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,10 +65,14 @@ def _is_python(process: psutil.Process) -> bool:
 
 def _is_helper(process: psutil.Process) -> bool:
     words = process.cmdline()
-    if _RAY_DAEMON.match(words[0]):
-        return True
     _, name, _ = program_of(words)
-    return any(part in word for word in words[:5] for part in _HELPERS) or Path(name).name in _TOOLS
+    is_tool = any(part in word for word in words[:5] for part in _HELPERS) or Path(name).name in _TOOLS
+    # What a daemon of Ray starts (the fork server of its dashboard) does not look like it.
+    return is_tool or any(_is_ray_daemon(each.cmdline()) for each in (process, *process.parents()))
+
+
+def _is_ray_daemon(words: Sequence[str]) -> bool:
+    return bool(words) and (bool(_RAY_DAEMON.match(words[0])) or any("/ray/dashboard/" in word for word in words[:5]))
 
 
 def _name(process: psutil.Process) -> str:

@@ -3,6 +3,7 @@
 What would be gone once the run has ended is noted as it passes: where Ray keeps its logs.
 """
 
+import contextlib
 import re
 import shlex
 import time
@@ -16,7 +17,7 @@ import psutil
 from rldbg.agent import BrokerAddress
 from rldbg.core import Finding, PrerequisiteError, Run, Severity, UnreachableError
 from rldbg.launch.unreached import UnreachedProcess, unreached_processes
-from rldbg.live import BrokerClient, is_alive, start_broker
+from rldbg.live import BrokerClient, break_place, breakpoint_warning, is_alive, start_broker
 
 _LOOK_FOR_UNREACHED_EVERY_S = 2.0
 # Signals wait for us meanwhile.
@@ -67,6 +68,12 @@ class Watch:
                 # `pkill python` in a script takes the broker with it; the agents find the next one by themselves.
                 self._restart()
 
+    def asked_to_end(self, signal: str) -> None:
+        """What fails from now on, also on other hosts, is not worth a wait."""
+        if self._client is not None:
+            with contextlib.suppress(UnreachableError):
+                self._client.request("ending", signal=signal, timeout_s=_ANSWER_S)
+
     def finish(self) -> list[Finding]:
         """The last look, and what it says about breakpoints that were never reached."""
         try:
@@ -86,16 +93,19 @@ class Watch:
         self._client = BrokerClient(self.run.path.resolve())
         # A broker that took the place of another has kept them.
         kept = self._client.request("break_list", timeout_s=10.0)["breaks"]
-        for place in set(self.breakpoints) - {f"{each['file']}:{each['line']}" for each in kept}:
-            file, _, line = place.rpartition(":")
-            kept.append(self._client.request("break_set", file=file, line=int(line), timeout_s=10.0))
+        wanted = dict.fromkeys(break_place(place) for place in self.breakpoints)
+        for file, line in wanted.keys() - {(each["file"], each["line"]) for each in kept}:
+            made = self._client.request("break_set", file=file, line=line, timeout_s=10.0)
+            if doubt := breakpoint_warning(made):
+                self._once(("break", file, line), f"--break {file}:{line}: {doubt}")
+            kept.append(made)
         self._breaks = kept
 
     def _restart(self) -> None:
         self.close()
         try:
             self.begin()
-        except (UnreachableError, PrerequisiteError) as error:
+        except (UnreachableError, PrerequisiteError, OSError) as error:
             self._once(("broker",), f"the broker is unreachable: {error}")
             return
         self._once(("restarted", time.monotonic()), "the broker was killed and was restarted")
@@ -103,7 +113,10 @@ class Watch:
     def _look(self) -> None:
         assert self._client is not None
         self._announce_address()
-        for process in self._client.request("ps", all=True, timeout_s=_ANSWER_S)["processes"]:
+        answer = self._client.request("ps", all=True, timeout_s=_ANSWER_S)
+        for problem in answer["advice"]:
+            self._once(("problem", problem), problem)
+        for process in answer["processes"]:
             self.reported[(str(process["host"]), int(process["pid"] or 0))] = process
             self._announce(process)
         if time.monotonic() >= self._next_look:
@@ -130,10 +143,14 @@ class Watch:
             command = f"rldbg attach {shlex.quote(process['who'])} --run {shlex.quote(str(self.run.path))}"
             text = f"{process['who']} stopped at {place}: {command}"
             self._once(("stopped", process["pid"], process["stop_number"]), text)
-        if process["crash_file"]:
-            message = (process["message"] or "").partition("\n")[0][:200]
-            text = f"{process['who']} crashed: {message}: rldbg attach {shlex.quote(process['crash_file'])}"
-            self._once(("crash", process["crash_file"]), text)
+        if process["message"]:
+            crash = (process["pid"], process["crash_file"] or process["message"])
+            message = process["message"].partition("\n")[0][:200]
+            # Without a file where the disk is full.
+            command = f": rldbg attach {shlex.quote(process['crash_file'])}" if process["crash_file"] else ""
+            self._once(("crash", *crash), f"{process['who']} crashed: {message}{command}")
+            if process["hold"]:
+                self._once(("hold", *crash), f"{process['who']} is {process['hold']}")
 
     def _note_ray_logs(self) -> None:
         mine = self.run.path.resolve()
@@ -161,7 +178,7 @@ class Watch:
                         Severity.WARNING,
                         f"{made['file']}:{made['line']}",
                         (f"set in {', '.join(places)}" if places else "set in no process: no process has this file",),
-                        "no process reached this line",
+                        "no process stopped at this line",
                         ("check that this file is executed, not a copy of it",),
                     )
                 )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from rldbg.agent import PROTOCOL
+from rldbg.agent import PROTOCOL, address_for, outward_address
 from rldbg.core import write_whole
 from rldbg.live.broker import Broker
 from rldbg.live.broker_lock import TakenError, broker_lock
@@ -27,6 +27,7 @@ from rldbg.live.broker_lock import TakenError, broker_lock
 FILE = "broker.json"
 _FAREWELL_S = 600.0
 _CLUSTER_SILENCE_S = 60.0
+_ASKED_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,33 @@ async def _serve(options: ServiceOptions) -> None:
     loop.add_signal_handler(signal.SIGTERM, state.stopping.set)
     file = options.run / FILE
     port = servers[0].sockets[0].getsockname()[1]
-    _publish(file, {"host": _reachable(options.host), "port": port, "token": token})
+    write_whole(file, _published(_reachable(options.host), port, token), mode=0o600)
+
+    refused: set[str] = set()
 
     async def widen(address: str) -> None:
         """A broker on loopback is reached by this host alone; agents elsewhere read the new address in the file."""
         if not options.host.startswith("127.") or len(servers) > 1 or address.startswith("127."):
             return
-        servers.append(await asyncio.start_server(broker.accept, address, port, backlog=1024))
-        _publish(file, {"host": address, "port": port, "token": token})
+        lost = "breakpoints on other hosts are skipped"
+        try:
+            servers.append(await asyncio.start_server(broker.accept, address, port, backlog=1024))
+        except OSError as error:
+            hint = "`rldbg run --listen ADDRESS` chooses another address"
+            refused.add(address)
+            state.sessions.files.report(address, f"cannot listen at {address}:{port} ({error}): {lost}; {hint}")
+            return
+        state.sessions.files.write(file, _published(address, port, token), lost, mode=0o600)
+
+    async def widen_when_asked() -> None:
+        while options.host.startswith("127.") and len(servers) == 1:
+            await asyncio.sleep(_ASKED_EVERY_S)
+            if (address := address_for(options.run)) and address not in refused:
+                await widen(address)
 
     state.widen = widen
-    tasks = [asyncio.ensure_future(state.watch()), asyncio.ensure_future(_end_when_unneeded(broker, options))]
+    work = (state.watch(), widen_when_asked(), _end_when_unneeded(broker, options))
+    tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await state.stopping.wait()
     finally:
@@ -125,23 +142,15 @@ def _is_needed(broker: Broker) -> bool:
     return any(process.agent is not None or process.session is not None for process in broker.state.processes)
 
 
-def _publish(file: Path, facts: dict[str, object]) -> None:
-    body = {"schema_version": 1, "protocol": PROTOCOL, "pid": os.getpid(), "node": socket.gethostname()} | facts
-    write_whole(file, json.dumps(body), mode=0o600)
+def _published(host: str, port: int, token: str) -> str:
+    who = {"schema_version": 1, "protocol": PROTOCOL, "pid": os.getpid(), "node": socket.gethostname()}
+    return json.dumps(who | {"host": host, "port": port, "token": token})
 
 
 def _reachable(host: str) -> str:
-    """The address agents on other hosts can dial when the broker listens on all of them: that of the interface that
-    leads outwards, as Ray chooses it too. The host's name would not do: many hosts resolve their own to loopback."""
-    if host not in ("0.0.0.0", "::", ""):
-        return host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Nothing is sent: this only asks the routing table.
-            probe.connect(("10.255.255.255", 1))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return os.uname().nodename
+    """The address agents on other hosts can dial when the broker listens on all of them. The host's name would not do:
+    many hosts resolve their own to loopback."""
+    return host if host not in ("0.0.0.0", "::", "") else outward_address() or os.uname().nodename
 
 
 def main() -> None:

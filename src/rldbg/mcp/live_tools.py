@@ -95,7 +95,7 @@ class LiveTools:
 
         file, line = break_place(place)
         answer = self._request(run, "break_set", {"file": file, "line": line, "ranks": who, "if": condition})
-        return ToolResult(f"breakpoint {answer['id']} at {place}", more="list with the run says who has stopped")
+        return ToolResult(f"breakpoint {answer['id']} at {place}", more="list with the run shows who has stopped")
 
     def pause(self, run: RunName, who: Who = "all") -> ToolResult:
         """Pause running processes where they are."""

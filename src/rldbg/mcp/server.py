@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _INSTRUCTIONS = f"""rldbg debugs distributed RL post-training of language models. Start with `list`.
 A live run that does not move: `hang`. A crash: `doctor`. Wrong numbers in one run: `check`, then `mismatch`.
 Two runs that should agree: `compare`. Then `show` at the places that answers cite.
-Answers are cut at `limit` characters ({DEFAULT_CHARACTERS} by default) and say so; `offset` gets the rest.
+Answers are cut at `limit` characters ({DEFAULT_CHARACTERS} by default), with a note; `offset` gets the rest.
 """
 _Limit = Annotated[int, Field(ge=200, le=MAX_CHARACTERS, description="Largest number of characters of the answer.")]
 _Offset = Annotated[int, Field(ge=0, description="Offset at which to continue a truncated answer.")]

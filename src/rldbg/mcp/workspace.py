@@ -38,7 +38,7 @@ class Workspace:
 
         run = self.run(name)
         if run.folder is None or not is_alive(run.folder):
-            raise UnreachableError(f"run {name} is not running", "call `list`: it says which runs are live")
+            raise UnreachableError(f"run {name} is not running", "call `list`: it shows which runs are live")
         return run.folder
 
     def file(self, path: str) -> Path:

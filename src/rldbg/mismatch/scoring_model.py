@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rldbg.weights import Adapter
+    from rldbg.weights import LoraAdapter
 
 Inputs = dict[str, Any]
 
@@ -34,7 +34,7 @@ Change = Callable[[Inputs, Row], Inputs]
 class ScoringModel:
     """Logits [tokens, vocabulary] before each wanted position, over all rows; each row is computed alone."""
 
-    def __init__(self, model: Any, rows: Sequence[Row], *, pad_id: int, adapter: Adapter | None = None) -> None:
+    def __init__(self, model: Any, rows: Sequence[Row], *, pad_id: int, adapter: LoraAdapter | None = None) -> None:
         """With an adapter, the model is its base, and gets it merged."""
         self.model = model
         self.rows = rows

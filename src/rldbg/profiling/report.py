@@ -2,15 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from rldbg.agent.profiling import BEFORE_STEPS, OPEN_END, Plan
 from rldbg.core import IncompleteDataError
 from rldbg.lazy import shown_by
 from rldbg.profiling.ledger import Leak, LedgerRow, Residue, leaks_of, ledger_of, residues_of
-from rldbg.profiling.tracks import Span, Track, read_tracks
+from rldbg.profiling.request import PLAN_FILE
+from rldbg.profiling.tracks import Span, Track, books_of, read_tracks
 
 _WHOLE = ("step", "start")
 _WAITING = ("sync",)
@@ -83,9 +85,17 @@ class ProfileReport:
 
 
 def make_report(run: Path) -> ProfileReport:
-    """Over the steps that were whole; the time before the first step does not count."""
+    """Over the steps that were whole; the time before the first step does not count. Without a tool, whose files they
+    would choose, the steps that were asked for choose what is reported."""
     tracks = read_tracks(run)
-    bounds = step_bounds(tracks)
+    found = step_bounds(tracks)
+    start, stop = _asked_steps(run)
+    bounds = {number: bound for number, bound in found.items() if start <= number < stop}
+    if found and not bounds:
+        raise IncompleteDataError(
+            f"no phases of steps {start}:{stop}: this run has steps {min(found)} to {max(found)}",
+            "profile it again with --steps of those, or without",
+        )
     if not bounds:
         raise IncompleteDataError(
             "no steps found in this run",
@@ -99,6 +109,10 @@ def make_report(run: Path) -> ProfileReport:
     tails = [tail for role, members in groups.items() for tail in _tails(role, members, bounds, step_s)]
     rows = tuple(sorted(phases, key=lambda row: (row.role, -row.seconds)))
     titled = {role: [(_title(track), track) for track in members] for role, members in groups.items()}
+    chosen = {
+        role: [(title, replace(track, spans=_inside(track, bounds))) for title, track in members]
+        for role, members in titled.items()
+    }
     each = [pair for members in titled.values() for pair in members]
     leaks = tuple(leak for title, track in each for leak in leaks_of(title, track))
     return ProfileReport(
@@ -108,10 +122,17 @@ def make_report(run: Path) -> ProfileReport:
         tuple(roles),
         tuple(tails),
         (*(f"{leak.text}: look for what is kept there" for leak in leaks), *advise(rows, roles, tails)),
-        tuple(ledger_of(titled, len(bounds))),
+        tuple(ledger_of(titled if bounds == found else chosen, len(bounds))),
         leaks,
         tuple(residue for title, track in each for residue in residues_of(title, track)),
     )
+
+
+def _asked_steps(run: Path) -> tuple[int, int]:
+    """The first step and the one behind the last."""
+    file = books_of(run) / PLAN_FILE
+    plan = Plan.parse(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return plan.steps if plan is not None and plan.steps and plan.tool == "phases" else (BEFORE_STEPS + 1, OPEN_END)
 
 
 def _by_role(tracks: Sequence[Track]) -> dict[str, list[Track]]:

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
         stop_step,
     )
     from rldbg.recording.recording import Recording, open
-    from rldbg.recording.records import SCHEMA_VERSION, EncodedArray, Ragged, Record, RecordKey, prompt_lengths
+    from rldbg.recording.records import (
+        OTHER_MODEL,
+        SCHEMA_VERSION,
+        EncodedArray,
+        Ragged,
+        Record,
+        RecordKey,
+        prompt_lengths,
+    )
     from rldbg.recording.samples import Sample, SampleRow
     from rldbg.recording.settings import (
         DebugBlock,

@@ -49,7 +49,7 @@ def checksum_findings(tree: Tree, journals: Journals) -> Iterator[Finding]:
         if sizes.get(name) == done.size:
             actual = crc32_of(tree.local(name))
             if actual != done.crc32:
-                said = f"crc32 is {actual:08x}, the journal says {done.crc32:08x}"
+                said = f"crc32 is {actual:08x}, the journal has {done.crc32:08x}"
                 yield problem("corrupt-file", tree.place(name), said, f"it holds {_keys(done)}")
 
 
@@ -75,7 +75,7 @@ def _writer_findings(tree: Tree, writer: Writer, alive: bool, incomplete: bool) 
         yield problem("recorder-stopped", where, who, writer.stopped)
     if not writer.is_closed:
         state = ":alive" if alive else ":incomplete" if incomplete or writer.is_torn else ""
-        yield problem(f"unfinished-writer{state}", where, who or "the journal does not say who wrote it")
+        yield problem(f"unfinished-writer{state}", where, who or "the journal does not name its writer")
     if writer.damaged_lines:
         lines = ", ".join(map(str, writer.damaged_lines[:8]))
         yield problem("corrupt-file:journal", where, f"lines {lines} are not journal lines")

@@ -103,7 +103,16 @@ _ALL_KINDS = (
         "prepared_trajectories",
         Scope.STEP,
         frozenset({_REMOTE}),
-        (*_TRAJECTORY_FIELDS, *_fields(Shape.TOKENS, "advantages", optional=True)),
+        (
+            *_TRAJECTORY_FIELDS,
+            *_fields(Shape.TOKENS, "advantages", optional=True),
+            *_fields(
+                Shape.TOKENS,
+                optional=True,
+                values="of the critic before its update, 0 on the prompt",
+                returns="what the critic is trained on",
+            ),
+        ),
         "trajectories with their advantages, before conversion to datums",
     ),
     Kind(
@@ -152,6 +161,20 @@ _ALL_KINDS = (
         "the importance-sampling loss, element by element",
     ),
     Kind(
+        "value_loss",
+        Scope.MICRO,
+        frozenset(),
+        (
+            *_fields(Shape.RESPONSE, values="of this pass", returns="what the values should be"),
+            *_fields(Shape.RESPONSE, optional=True, old_values="before the update: the loss may clip around them"),
+            *_fields(Shape.RESPONSE, "response_mask"),
+            *_fields(Shape.NUMBER, "loss"),
+            *_fields(Shape.DATA, "metrics", optional=True),
+            *_EXTRA_INFO,
+        ),
+        "a critic's loss of one micro-batch",
+    ),
+    Kind(
         "batch_inputs",
         Scope.MICRO,
         frozenset({_SERVICE}),
@@ -185,7 +208,7 @@ _ALL_KINDS = (
         Scope.RANK,
         frozenset(),
         _fields(Shape.DATA, "metrics"),
-        "what a rank says of an optimizer step: gradient norm, learning rate",
+        "what a rank reports about an optimizer step: gradient norm, learning rate",
         has_samples=False,
     ),
     Kind(

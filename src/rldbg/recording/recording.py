@@ -60,7 +60,7 @@ def open(path: Path | str, layout: str | None = None) -> "Recording":
     return Recording(place.tree, found, listing, within=place.within, run=place.run)
 
 
-@html_by("recording", "recording_to_html")
+@html_by("recording", "recording_to_terminal")
 class Recording:
     """What `open` gives. Listing methods answer from the index; `read` gives views of the files wherever possible."""
 
@@ -138,19 +138,25 @@ class Recording:
                 return self.read_entry(entry)
         raise IncompleteDataError(f"{self.title} has no record of {key}", f"rldbg show {self.title} lists its records")
 
-    def read_entry(self, entry: Entry) -> Record:
-        """A listed record; the files read last are kept, so that the records of one file cost one load."""
-        if entry.file in self._contents:
-            self._contents.move_to_end(entry.file)
-        else:
-            with reading(self.tree.place(entry.file)):
-                self._contents[entry.file] = self.layout.load(self.tree, entry.file)
-            while len(self._contents) > _CONTENTS_KEPT:
-                self._contents.popitem(last=False)
+    def read_entry(self, entry: Entry, content: Any = None) -> Record:
+        """A listed record. `content` is what its file holds, where that is known already."""
+        if content is None:
+            content = self.content(entry.file)
         if self.on_read is not None:
             self.on_read()
         with reading(self.tree.place(entry.file)):
-            return self.layout.record(self._contents[entry.file], entry)
+            return self.layout.record(content, entry)
+
+    def content(self, file: str) -> Any:
+        """What a file holds, as its layout reads it; the files read last are kept, so that each costs one load."""
+        if file in self._contents:
+            self._contents.move_to_end(file)
+        else:
+            with reading(self.tree.place(file)):
+                self._contents[file] = self.layout.load(self.tree, file)
+            while len(self._contents) > _CONTENTS_KEPT:
+                self._contents.popitem(last=False)
+        return self._contents[file]
 
     def records(
         self, kind: str | None = None, step: int | None = None, rank: int | None = None, micro: int | None = None

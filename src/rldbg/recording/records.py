@@ -13,6 +13,8 @@ from rldbg.core import SampleId, prompt_hash
 
 SCHEMA_VERSION = 1
 _ROWS_AT_ONCE = 64
+# More than a policy has: where the numbers of another model's parameters begin, such as a critic's beside it.
+OTHER_MODEL = 1_000_000
 
 
 class RecordKey(NamedTuple):

@@ -129,7 +129,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
         raise PrerequisiteError(f"reading {protocol}:// needs a package: {error}", _INSTALL) from error
     except ValueError as error:
         raise IncompleteDataError(
-            f"{redact_text(url)}: {error}", "give a URL that fsspec knows, as s3:// or https://"
+            f"{redact_text(url)}: {error}", "give a URL that fsspec knows, such as s3:// or https://"
         ) from error
     return filesystem, str(root).rstrip("/")
 
@@ -144,9 +144,7 @@ def _reaching(title: str) -> Iterator[None]:
         is_absence = isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == _NOT_FOUND
         if isinstance(cause, _client_errors()) and not is_absence:
             raise _unreachable(title, cause) from error
-        raise IncompleteDataError(
-            f"{title}: nothing there", "check the URL, and that it ends at the recording"
-        ) from error
+        raise IncompleteDataError(f"{title}: not found", "check the URL, and that it ends at the recording") from error
     except PermissionError as error:
         raise PrerequisiteError(
             f"{title}: no permission ({error})", "set the store's credentials and try again"

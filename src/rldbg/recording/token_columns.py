@@ -13,7 +13,7 @@ from rldbg.recording.kinds import KINDS, Shape
 from rldbg.recording.samples import Sample, SampleRow
 
 _NOT_SHOWN = frozenset({"tokens", "input_ids", "input_tokens", "target_tokens", "response_mask", "loss_mask"})
-_PADDED_KINDS = frozenset({"old_log_probs", "forward_data", "is_loss_debug"})
+_PADDED_KINDS = frozenset({"old_log_probs", "forward_data", "is_loss_debug", "value_loss"})
 
 
 class TokenColumns:

@@ -13,7 +13,7 @@ from rldbg.recording.formats.pt_reader import verify_pt
 from rldbg.recording.kinds import KINDS
 from rldbg.recording.layouts import Entry, Listing, recognised
 from rldbg.recording.problems import problem
-from rldbg.recording.records import Record, RecordKey
+from rldbg.recording.records import OTHER_MODEL, Record, RecordKey
 from rldbg.recording.samples import causal_order
 from rldbg.recording.source import RecordSource
 
@@ -146,8 +146,10 @@ def holes(entries: Iterable[Entry]) -> Iterator[Finding]:
             if missing:
                 said = f"rank {_some(missing)} missing; other steps have {len(usual)} ranks"
                 yield problem("missing-rank", f"{kind} step {step}", said)
-    for (kind, step, rank), micros in grid.items():
-        highest = max(micros)
+    for (kind, step, rank), found in grid.items():
+        # A policy's parameters; those of another model beside it are numbered from OTHER_MODEL on, as many as it has.
+        micros = {micro for micro in found if micro < OTHER_MODEL}
+        highest = max(micros, default=-1)
         # Of weights, the number says whose they are: an engine's workers use their own.
         if len(micros) <= highest and kind not in ("weights", "weight_values"):
             gaps = sorted(set(range(highest)) - micros)

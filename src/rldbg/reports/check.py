@@ -6,14 +6,13 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from rldbg.analysis import CheckReport, Row, metric_names
-from rldbg.core import to_html as findings_to_html
 from rldbg.reports.findings import to_terminal as findings_to_terminal
 from rldbg.reports.tables import table
 
 _STEPS_SHOWN = 10
 
 
-def to_terminal(report: CheckReport, metrics: Sequence[Row]) -> Iterator[RenderableType]:
+def to_terminal(report: CheckReport, metrics: Sequence[Row] = ()) -> Iterator[RenderableType]:
     """The metrics where they are asked for, then the verdict, findings, and checks that do not apply."""
     if metrics:
         yield _metrics(metrics[-_STEPS_SHOWN:])
@@ -23,12 +22,6 @@ def to_terminal(report: CheckReport, metrics: Sequence[Row]) -> Iterator[Rendera
     if report.findings:
         yield findings_to_terminal(report.findings)
     yield from (f"  - {name}: {reason}" for name, reason in report.not_applicable.items())
-
-
-def to_html(report: CheckReport) -> str:
-    """For notebooks: the verdict and the findings."""
-    counts = f"{len(report.passed)} checks hold, {len(report.not_applicable)} not applicable, {len(report.steps)} steps"
-    return f"<p><b>check: {report.verdict}</b> {counts}</p>{findings_to_html(report.findings)}"
 
 
 def _metrics(rows: Sequence[Row]) -> Table:

@@ -31,12 +31,13 @@ def to_terminal(results: Sequence[Comparison]) -> Lines:
     for result in results:
         if len(results) > 1:
             yield f"{result.titles[0]}  and  {result.titles[1]}"
-        yield from _one(result)
+        yield from one_to_terminal(result)
         if len(results) > 1:
             yield ""
 
 
-def _one(result: Comparison) -> Lines:
+def one_to_terminal(result: Comparison) -> Lines:
+    """The verdict, the first difference with its explanation, all stages, and what noise allows."""
     first = result.first_difference
     if first is None:
         yield f"{result.verdict}: {result.compared:,} values over {_steps_text(result.steps)}"

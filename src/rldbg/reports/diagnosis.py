@@ -1,7 +1,6 @@
 """What the doctor found: a diagnosis, and checks of a machine. Text from logs is shown as text, never as markup."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -37,20 +36,6 @@ def to_terminal(diagnosis: Diagnosis, *, verbose: bool = False) -> RenderableTyp
             )
         )
     return Group(*parts)
-
-
-def to_html(diagnosis: Diagnosis) -> str:
-    """The diagnosis for a notebook; everything in it is escaped."""
-    parts = [f"<h3>{escape(diagnosis.headline)}</h3>"]
-    for cause in diagnosis.root_causes:
-        lines = "".join(
-            f"<li><code>{escape(f'{quote.file}:{quote.line}')}</code> {escape(quote.text)}</li>"
-            for quote in cause.evidence
-        )
-        steps = "".join(f"<li>{escape(step)}</li>" for step in cause.fix)
-        parts.append(f"<p><b>{escape(cause.title)}</b> {escape(cause.cause)}</p><ul>{lines}</ul><ol>{steps}</ol>")
-    parts += [f"<p>{escape(step)}</p>" for step in diagnosis.next]
-    return "".join(parts)
 
 
 def _headline(diagnosis: Diagnosis) -> Text:

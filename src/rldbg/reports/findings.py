@@ -17,10 +17,11 @@ def to_terminal(findings: Iterable[Finding]) -> RenderableType:
     causes: dict[tuple[object, ...], list[Finding]] = {}
     for finding in by_severity(findings):
         causes.setdefault((finding.severity, finding.id, finding.cause, finding.fix), []).append(finding)
-    return Group(*(_block(*places) for places in causes.values()))
+    return Group(*(block(*places) for places in causes.values()))
 
 
-def _block(finding: Finding, *others: Finding) -> RenderableType:
+def block(finding: Finding, *others: Finding) -> RenderableType:
+    """One finding, and where else the same is the case."""
     style = _STYLE[finding.severity]
     head = Text.assemble(
         (f"{_MARK[finding.severity]} {finding.id}", style), "  ", (finding.where, "bold"), overflow="fold"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from rldbg.core import Finding
@@ -43,14 +43,17 @@ def framework_details(support: Support) -> RenderableType:
 
 def hooks_of_run(processes: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> RenderableType:
     """What each process hooked for a recording, how often it was called, and what is missing."""
-    table = Table("process", "rank", "function", "records", "calls", "cost", box=None, header_style="bold")
+    function = Column("function", no_wrap=True)
+    table = Table("process", "rank", function, "records", "calls", "cost", box=None, header_style="bold")
     for process in processes:
         for name, hook in process["hooks"].items():
             failed = f", {hook['errors']} failed" if hook["errors"] else ""
             calls = Text(hook["problem"] or f"{hook['calls']}{failed}", "" if hook["calls"] and not failed else "red")
             who = f"{process['host']} {process['pid']}"
             cost = f"{hook['seconds']:.3f} s"
-            table.add_row(who, process["rank"] or "-", name, ", ".join(hook["records"]), calls, cost)
+            # Modules of some are longer than the line; --json has them.
+            short = ".".join(name.split(".")[-2:])
+            table.add_row(who, process["rank"] or "-", short, ", ".join(hook["records"]), calls, cost)
     return Group(table, findings_to_terminal(findings))
 
 

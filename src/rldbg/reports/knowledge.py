@@ -1,6 +1,6 @@
 """The known failures: on a terminal, and as documentation pages, one per category, which `docs/generate.py` writes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -30,7 +30,16 @@ def _index(by_category: Mapping[str, list[Entry]]) -> str:
                 f"- [{entry.id}]({category}.md#{entry.id}) ({entry.role.value}): {entry.title} / {entry.title_zh}"
             )
         lines.append("")
+    lines += _by_year([entry for entries in by_category.values() for entry in entries])
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _by_year(entries: Sequence[Entry]) -> Iterator[str]:
+    """Which entries rest on a report of which year; a source without a year is code, documentation or older."""
+    yield from ("## By year of their reports", "")
+    for year in sorted({year for entry in entries for year in entry.years}, reverse=True):
+        names = sorted(entry.id for entry in entries if year in entry.years)
+        yield f"- {year}: {len(names)} entries: {', '.join(f'`{name}`' for name in names)}"
 
 
 def _page(category: str, entries: Iterable[Entry]) -> str:
@@ -91,10 +100,11 @@ def entry_to_terminal(entry: Entry) -> RenderableType:
 def library_to_terminal(entries: Iterable[Entry]) -> RenderableType:
     """The list of all entries by category."""
     table = Table(box=None, header_style="bold")
-    for column in ("category", "id", "role", "title"):
+    for column in ("category", "id", "role", "reported", "title"):
         table.add_column(column, overflow="fold", no_wrap=column == "id")
     for entry in sorted(entries, key=lambda item: (item.category, item.id)):
-        table.add_row(entry.category, entry.id, entry.role.value, entry.title)
+        reported = str(max(entry.years, default=""))
+        table.add_row(entry.category, entry.id, entry.role.value, reported, entry.title)
     return table
 
 

@@ -1,7 +1,6 @@
 """A user's loss on a saved batch, beside the references."""
 
 from collections.abc import Iterator
-from html import escape
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -45,7 +44,3 @@ def to_terminal(report: LossReport) -> Table:
                 item.verdict if item.verdict != "proportional" else f"{item.factor:.6g} times",
             )
     return table
-
-
-def to_html(report: LossReport) -> str:
-    return f"<p>{escape(report.conclusion())}</p>"

@@ -1,9 +1,10 @@
-"""What a report is made of as plain text, for readers that are not a terminal: agents, files, trackers."""
+"""What a report is made of for readers that are not a terminal: agents, files, trackers, notebooks."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 _COLUMNS = 120
 
@@ -15,3 +16,11 @@ def to_text(shown: Iterable[RenderableType]) -> str:
     for item in shown:
         stream.write(f"{item}\n") if isinstance(item, str) else console.print(item)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip("\n")
+
+
+def to_html(shown: RenderableType | Iterator[RenderableType]) -> str:
+    """The same with its colours, for notebooks. Everything is escaped."""
+    console = Console(file=io.StringIO(), record=True, highlight=False, width=_COLUMNS, force_jupyter=False)
+    for item in shown if isinstance(shown, Iterator) else [shown]:
+        console.print(Text(item) if isinstance(item, str) else item)
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")

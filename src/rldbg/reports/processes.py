@@ -50,9 +50,12 @@ def notes(processes: Sequence[Process]) -> Iterator[str]:
     """What cannot be protected while a process is stopped, and where crashes are recorded."""
     for process in processes:
         yield from (f"{process['who']}: {note}" for note in process["notes"] if note != process["message"])
-        if process.get("crash_file"):
+        if process.get("message"):
             first_line = str(process["message"]).partition("\n")[0]
-            yield f"{process['who']}: {first_line} (rldbg attach {process['crash_file']})"
+            command = f" (rldbg attach {process['crash_file']})" if process["crash_file"] else ""
+            yield f"{process['who']}: {first_line}{command}"
+        if process.get("hold"):
+            yield f"{process['who']}: {process['hold']}"
 
 
 def outcome_lines(processes: Sequence[Process], done: str) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """Profiles: what is planned, what a profiled run left, and the report of where the time of a step goes."""
 
 from collections.abc import Iterator
-from html import escape
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -48,16 +47,6 @@ def timeline_lines(merged: Merged) -> Iterator[str]:
         elif track.round_trip_ns is not None:
             doubt = track.round_trip_ns / 2e6
             yield f"clock of {who}: shifted by {track.offset_ns / 1e6:+.3f} ms, known to {doubt:.3f} ms"
-
-
-def to_html(report: ProfileReport) -> str:
-    """The phases as a table for a notebook."""
-    rows = "".join(
-        f"<tr><td>{escape(row.role)}</td><td>{escape(row.phase)}</td><td>{row.seconds:.4f}</td><td>{row.share:.1%}</td>"
-        "</tr>"
-        for row in report.phases
-    )
-    return f"<table><tr><th>role</th><th>phase</th><th>s per step</th><th>share</th></tr>{rows}</table>"
 
 
 def to_terminal(report: ProfileReport) -> Group:

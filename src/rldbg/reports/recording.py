@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
 from itertools import pairwise
 from typing import Any
 
@@ -15,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rldbg.core import Finding, by_severity, number_ranges
-from rldbg.core import to_html as findings_to_html
 from rldbg.recording import Record, Recording, Sample, Summary, TokenColumns, statistics_of
 from rldbg.reports.findings import to_terminal as findings_to_terminal
-from rldbg.reports.token_table import TokenTable
+from rldbg.reports.token_table import TokenListing
 
 _MAX_RANGES = 4
 _MAX_TEXT = 240
@@ -79,20 +77,8 @@ def _health(summary: Summary) -> RenderableType:
     return Group(*parts)
 
 
-def to_html(summary: Summary) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td><td>{ranges(kind.steps)}</td><td>{ranges(kind.ranks)}</td>"
-        f"<td>{ranges(kind.micros)}</td><td>{kind.records}</td><td>{size(kind.bytes)}</td></tr>"
-        for name, kind in summary.kinds.items()
-    )
-    head = "".join(f"<th>{name}</th>" for name in ("kind", "steps", "ranks", "micro-batches", "records", "size"))
-    title = f"<b>{escape(summary.title)}</b> {escape(summary.layout)}, {summary.samples} samples"
-    return f"<p>{title}</p><table><tr>{head}</tr>{rows}</table>{findings_to_html(summary.health)}"
-
-
-def recording_to_html(recording: Recording) -> str:
-    """For notebooks: the recording's summary."""
-    return to_html(recording.summary())
+def recording_to_terminal(recording: Recording) -> RenderableType:
+    return to_terminal(recording.summary())
 
 
 def records_to_json(layout: str, records: Sequence[Record]) -> dict[str, Any]:
@@ -161,7 +147,7 @@ def sample_to_terminal(sample: Sample, columns: TokenColumns, texts: Sequence[st
     if not len(columns.tokens):
         parts.append(Text("  no token ids are recorded for this sample", "dim"))
         return Group(*parts)
-    parts.append(TokenTable(columns, number, texts))
+    parts.append(TokenListing(columns, number, texts))
     for name, values in columns.unaligned.items():
         problem = f"  {name}: {len(values)} values cannot be aligned with {len(columns.tokens)} tokens"
         parts.append(Text(problem, "yellow"))

@@ -1,7 +1,5 @@
 """A re-executed step beside its recording, stage by stage."""
 
-from html import escape
-
 from rich.table import Table
 
 from rldbg.trainer.rerun import RerunReport, RerunStage
@@ -20,14 +18,6 @@ def to_terminal(report: RerunReport) -> Table:
             _where(stage),
         )
     return table
-
-
-def to_html(report: RerunReport) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(stage.name)}</td><td>{escape(stage.verdict.value)}</td><td>{escape(_where(stage))}</td></tr>"
-        for stage in report.stages
-    )
-    return f"<table><caption>step {report.step}</caption>{rows}</table>"
 
 
 def conclusion(report: RerunReport) -> str:

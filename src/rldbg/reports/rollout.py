@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from html import escape
 
 from rldbg.inference.workflows import EpisodeFailure, RolloutReport
 
@@ -13,11 +12,6 @@ _MOST_REJECTED_NAMED = 10
 
 def to_terminal(report: RolloutReport) -> str:
     return "\n".join([*notes(report), *results(report)])
-
-
-def to_html(report: RolloutReport) -> str:
-    shown = "".join(f"<pre>{escape(failure_text(*group))}</pre>" for group in report.failures_by_likeness())
-    return f"<p>{escape(summary(report))}</p>{shown}"
 
 
 def notes(report: RolloutReport) -> Iterator[str]:
@@ -43,7 +37,7 @@ def _faults(report: RolloutReport) -> Iterator[str]:
         met = [item for item in report.faults if item.kind == kind and item.verdict != "not reached"]
         verdicts = Counter(item.verdict for item in met)
         told = "; ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
-        yield f"fault {kind}: {len(met)} episode{'' if len(met) == 1 else 's'}: {told or 'none came as far'}"
+        yield f"fault {kind}: {len(met)} episode{'' if len(met) == 1 else 's'}: {told or 'no episode reached it'}"
 
 
 def results(report: RolloutReport) -> Iterator[str]:

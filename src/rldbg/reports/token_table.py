@@ -23,7 +23,7 @@ class _Column(NamedTuple):
         return max(map(len, (*self.title.splitlines(), *self.cells)))
 
 
-class TokenTable:
+class TokenListing:
     """Those trained on are marked, the rest is dim. A number is never broken: its column goes to the next table."""
 
     def __init__(self, columns: TokenColumns, number: Callable[[float], str], texts: Sequence[str] | None) -> None:

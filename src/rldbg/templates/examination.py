@@ -157,7 +157,7 @@ def _doubled(template: ChatTemplate, item: RenderedConversation) -> Iterator[str
         for what, token in ends.items():
             for place, pair in enumerate(pairwise(tokens)):
                 if token is not None and pair == (token, token):
-                    yield f"the {what} token {template.decode([token])!r} stands twice at token {place}{way}"
+                    yield f"the {what} token {template.decode([token])!r} occurs twice at token {place}{way}"
 
 
 def _ends_untrained(template: ChatTemplate, item: RenderedConversation) -> Iterator[str]:

@@ -1,12 +1,10 @@
 """The newest numbers in the text format that Prometheus reads, on an HTTP endpoint of its own."""
 
-import json
 import math
 import re
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from typing import Any
 
 from rldbg.core import UsageError, explained_as
@@ -20,6 +18,37 @@ _HELP = {
     "rldbg_noise": "Largest difference to a repetition of the step, per field.",
     "rldbg_processes": "Processes of the run by state.",
 }
+_RUN = '{run=~"$run"}'
+_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_SOURCES = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
+_RUNS = {
+    "name": "run",
+    "type": "query",
+    "label": "Run",
+    "datasource": _DATASOURCE,
+    "query": "label_values(rldbg_step, run)",
+    "refresh": 2,
+    "multi": True,
+    "includeAll": True,
+}
+# Title, kind, unit, and the series by what their legend has beside the run.
+_PANELS = (
+    ("Step", "stat", "short", {"": f"rldbg_step{_RUN}"}),
+    ("Processes", "stat", "short", {"{{state}}": f"rldbg_processes{_RUN}"}),
+    ("Checks that fail", "timeseries", "short", {"": f"rldbg_checks_failed{_RUN}"}),
+    ("Violations per check", "table", "short", {"{{check}}": f"rldbg_check{_RUN} > 0"}),
+    ("Reward", "timeseries", "short", {"mean": f"rldbg_reward_mean{_RUN}", "std": f"rldbg_reward_std{_RUN}"}),
+    ("Groups without spread", "timeseries", "percentunit", {"": f"rldbg_groups_zero_std{_RUN}"}),
+    ("Rollout against trainer (k3)", "timeseries", "short", {"": f"rldbg_rollout_k3{_RUN}"}),
+    ("Causes of the gap", "timeseries", "percentunit", {"{{cause}}": f"rldbg_mismatch{_RUN}"}),
+    (
+        "Response length",
+        "timeseries",
+        "short",
+        {"mean": f"rldbg_responses_length_mean{_RUN}", "max": f"rldbg_responses_length_max{_RUN}"},
+    ),
+    ("Truncated responses", "timeseries", "percentunit", {"": f"rldbg_responses_truncated{_RUN}"}),
+)
 
 
 def exposition(run: str, step: int | None, numbers: Mapping[str, float], states: Mapping[str, int]) -> str:
@@ -78,9 +107,38 @@ class PrometheusEndpoint:
 
 
 def grafana_dashboard() -> dict[str, Any]:
-    """A dashboard for Grafana over these metrics."""
-    dashboard: dict[str, Any] = json.loads(files("rldbg.tracking").joinpath("grafana.json").read_text("utf-8"))
-    return dashboard
+    """A dashboard for Grafana over these metrics: two panels per row."""
+    return {
+        "title": "rldbg",
+        "uid": "rldbg-dashboard",
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "refresh": "15s",
+        "time": {"from": "now-6h", "to": "now"},
+        "tags": ["rldbg"],
+        "templating": {"list": [_SOURCES, _RUNS]},
+        "panels": [_panel(number, *panel) for number, panel in enumerate(_PANELS)],
+    }
+
+
+def _panel(number: int, title: str, kind: str, unit: str, series: Mapping[str, str]) -> dict[str, Any]:
+    row, column = divmod(number, 2)
+    # A table of a range would have a row per scrape.
+    instant = {"format": "table", "instant": True} if kind == "table" else {}
+    targets = [
+        {"refId": chr(ord("A") + place), "expr": expression, "legendFormat": f"{{{{run}}}} {legend}".strip()} | instant
+        for place, (legend, expression) in enumerate(series.items())
+    ]
+    return {
+        "id": number + 1,
+        "title": title,
+        "type": kind,
+        "datasource": _DATASOURCE,
+        "gridPos": {"h": 8, "w": 12, "x": 12 * column, "y": 8 * row},
+        "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+        "targets": targets,
+    }
 
 
 def _number(value: float) -> str:

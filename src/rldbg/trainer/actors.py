@@ -17,7 +17,7 @@ from rldbg.trainer.distributed import Rendezvous
 from rldbg.trainer.inference_server import InferenceServer
 from rldbg.trainer.observer import RecordingPlan
 from rldbg.trainer.policy import PolicyWorker, RankUpdate
-from rldbg.trainer.rollout import Task, make_rollout_worker
+from rldbg.trainer.rollout import RolloutTask, make_rollout_worker
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard
 from rldbg.trainer.tokenizer import load_tokenizer
@@ -47,7 +47,7 @@ class RolloutActor:
     def __repr__(self) -> str:
         return f"rollout/{self._number}"
 
-    def run(self, step: int, tasks: Sequence[Task], sampler: Sampling) -> list[Trajectory]:
+    def run(self, step: int, tasks: Sequence[RolloutTask], sampler: Sampling) -> list[Trajectory]:
         replica = int(sampler.name.rpartition("/")[2]) if isinstance(sampler, ActorSampling) else 0
         return make_rollout_worker(self._recipe, sampler.generate, replica=replica).run(step, tasks)
 
@@ -163,7 +163,7 @@ class RolloutPool:
         """A service does not show what it holds."""
         return []
 
-    def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
+    def collect(self, step: int, tasks: Sequence[RolloutTask]) -> list[Trajectory]:
         made: dict[int, list[Trajectory]] = {}
         chunks = dict(enumerate(self._chunks(tasks)))
         while chunks:
@@ -175,13 +175,13 @@ class RolloutPool:
         for name in self._workers:
             self._cluster.kill(name)
 
-    def _chunks(self, tasks: Sequence[Task]) -> list[Sequence[Task]]:
+    def _chunks(self, tasks: Sequence[RolloutTask]) -> list[Sequence[RolloutTask]]:
         """Inference batches by sample order: one per worker, or several that go to whichever worker is free."""
         count = len(self._workers) * (1 if self._recipe.deterministic else _CHUNKS_PER_WORKER)
         size = -(-len(tasks) // count)
         return [tasks[start : start + size] for start in range(0, len(tasks), size)]
 
-    def _dispatch(self, step: int, chunks: dict[int, Sequence[Task]]) -> dict[int, list[Trajectory]]:
+    def _dispatch(self, step: int, chunks: dict[int, Sequence[RolloutTask]]) -> dict[int, list[Trajectory]]:
         """Gives chunks to workers until all are done or one is lost; returns what was done by then."""
         import ray
 

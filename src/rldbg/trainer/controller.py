@@ -13,7 +13,7 @@ from rldbg.replay import Trajectory
 from rldbg.trainer.checkpoint import prune_checkpoints
 from rldbg.trainer.metrics import Tracker, rollout_metrics
 from rldbg.trainer.observer import Observer
-from rldbg.trainer.rollout import Task
+from rldbg.trainer.rollout import RolloutTask
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.tasks import Problem, groups_of_step
 from rldbg.weights import Fingerprint
@@ -24,7 +24,7 @@ OnStep = Callable[[int, dict[str, float]], None]
 class Rollouts(Protocol):
     """The source of trajectories: workers that generate, a recording, ..."""
 
-    def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
+    def collect(self, step: int, tasks: Sequence[RolloutTask]) -> list[Trajectory]:
         """One trajectory per task, in the order of the tasks."""
 
     def publish(self, weights: Any, policy_version: int) -> None:
@@ -104,11 +104,11 @@ class Controller:
         if version < self._recipe.steps and self._observer.recorder.wants("weights", version):
             self._observer.weights(version, self._learner.sent_weights(), self._rollouts.held_weights())
 
-    def _tasks(self, step: int) -> list[Task]:
+    def _tasks(self, step: int) -> list[RolloutTask]:
         """The step's samples in their order: group by group, runs 0, 1, 2 ... in each."""
         groups = groups_of_step(self._problems, self._recipe.data, self._recipe.seed, step)
         return [
-            Task(SampleId(group.group_id, run_id), group.problem)
+            RolloutTask(SampleId(group.group_id, run_id), group.problem)
             for group in groups
             for run_id in range(self._recipe.data.samples_per_prompt)
         ]

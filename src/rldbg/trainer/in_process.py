@@ -16,7 +16,7 @@ import numpy as np
 from rldbg.replay import Trajectory
 from rldbg.trainer.observer import RecordingPlan
 from rldbg.trainer.policy import PolicyWorker, RankUpdate
-from rldbg.trainer.rollout import Task, make_rollout_worker
+from rldbg.trainer.rollout import RolloutTask, make_rollout_worker
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import Shard
 from rldbg.weights import Fingerprint
@@ -67,7 +67,7 @@ class InProcessRollouts:
         self._recipe = recipe
         self._samplers = list(samplers)
 
-    def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
+    def collect(self, step: int, tasks: Sequence[RolloutTask]) -> list[Trajectory]:
         size = -(-len(tasks) // len(self._samplers))
         made = []
         for number, sampler in enumerate(self._samplers):

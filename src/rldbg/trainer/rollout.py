@@ -22,7 +22,7 @@ Generate = Callable[[list[GenerationRequest]], list[Generation]]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RolloutTask:
     """One sample to generate."""
 
     sample: SampleId
@@ -33,7 +33,7 @@ class Task:
 class _Conversation:
     """A sample while it grows."""
 
-    task: Task
+    task: RolloutTask
     tokens: list[int]
     key: int
     loss_mask: list[int] = field(default_factory=list)
@@ -90,7 +90,7 @@ class RolloutWorker:
         self._feedback = feedback
         self._replica = replica
 
-    def run(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
+    def run(self, step: int, tasks: Sequence[RolloutTask]) -> list[Trajectory]:
         conversations = [
             _Conversation(
                 task,
@@ -183,7 +183,7 @@ class ReplayedRollouts:
                 f"train with --steps {missing[0] or 1}, or replay a recording that has them all",
             )
 
-    def collect(self, step: int, tasks: Sequence[Task]) -> list[Trajectory]:
+    def collect(self, step: int, tasks: Sequence[RolloutTask]) -> list[Trajectory]:
         """In the order of the tasks; with `--allow-partial`, without those that were not recorded."""
         if self._partial:
             tasks = [task for task in tasks if self._replay.has(task.sample, step=step)]

@@ -40,7 +40,9 @@ class Configuration:
     num_experts_per_tok: int = 2
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"model_type": "llama"}
+        """Without experts no word of them: programs take a model that says how many it chooses for a mixture."""
+        words = {name: value for name, value in asdict(self).items() if self.num_experts or "experts" not in name}
+        return words | {"model_type": "llama"}
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ class TinyLlama(nn.Module):
             raise UsageError("a tiny model with experts has no Hugging Face form", "use model.tiny.experts=0")
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        model = LlamaForCausalLM(LlamaConfig(**asdict(self.config))).to(self.lm_head.weight.dtype)
+        model = LlamaForCausalLM(LlamaConfig(**self.config.to_dict())).to(self.lm_head.weight.dtype)
         model.load_state_dict(self.state_dict())
         return model.eval()
 

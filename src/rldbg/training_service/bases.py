@@ -78,7 +78,7 @@ class BaseModels:
             return BaseModel(path, tokenizer, str(place), tokenizer.vocabulary_size, limit)
         if not (Path(path) / "config.json").is_file():
             names = ", ".join(self.names)
-            raise NotFoundError(f"no base model {path!r} here: there is {names}, or a local folder with a config.json")
+            raise NotFoundError(f"no base model {path!r} here: give {names}, or a local folder with a config.json")
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config()

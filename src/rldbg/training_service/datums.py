@@ -138,7 +138,7 @@ def tensor_from_json(where: str, value: Any) -> np.ndarray:
     name = value.get("dtype", "float32")
     dtype = _DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
-        raise RequestError(f"{where}: dtype {name!r} is none of {', '.join(_DTYPES)}")
+        raise RequestError(f"{where}: dtype {name!r} is not one of {', '.join(_DTYPES)}")
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
             array = np.asarray(value["data"], dtype=dtype)

@@ -9,7 +9,7 @@ from rldbg.training_service.bases import BaseModels
 from rldbg.training_service.errors import RequestError
 from rldbg.training_service.models import load_weights
 from rldbg.training_service.sampling import Continuation, Samples, SamplingSettings, prompt_logprobs
-from rldbg.training_service.snapshots import Snapshot, Snapshots
+from rldbg.training_service.snapshots import ModelSnapshot, Snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Samplers:
         """Whether there is such a base model."""
         self._bases.describe(base_model)
 
-    def sample(self, base_model: str, snapshot: Snapshot | None, request: SampleRequest) -> Samples:
+    def sample(self, base_model: str, snapshot: ModelSnapshot | None, request: SampleRequest) -> Samples:
         module = self._module(base_model, snapshot)
         base = self._bases.describe(base_model)
         settings = request.settings
@@ -60,7 +60,7 @@ class Samplers:
         sequences = continuation.run(limit, frozenset(stop_tokens), base.tokenizer.decode)
         return Samples(sequences, scores if request.prompt_logprobs else None, top)
 
-    def _module(self, base_model: str, snapshot: Snapshot | None) -> Any:
+    def _module(self, base_model: str, snapshot: ModelSnapshot | None) -> Any:
         path = self._bases.describe(base_model).path
         wanted = snapshot.id if snapshot is not None else None
         held, module = self._loaded.get(path, (None, None))

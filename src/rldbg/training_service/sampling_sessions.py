@@ -10,7 +10,7 @@ from typing import Any
 from rldbg.training_service.errors import ConflictError, NotFoundError, RequestError
 from rldbg.training_service.operations import Operation, Operations
 from rldbg.training_service.samplers import SampleRequest, Samplers
-from rldbg.training_service.snapshots import Snapshot, Snapshots
+from rldbg.training_service.snapshots import ModelSnapshot, Snapshots
 from rldbg.training_service.worker import Worker
 
 _REMEMBERED = 4096
@@ -24,7 +24,7 @@ class SamplingSession:
 
     id: str
     base_model: str
-    snapshot: Snapshot | None
+    snapshot: ModelSnapshot | None
     requests: OrderedDict[int, tuple[bytes, str]] = field(default_factory=OrderedDict)
     unseeded: int = 0
     clones: int = 0
@@ -58,7 +58,7 @@ class SamplingSessions:
         self._samplers.check(base_model)
         return self.open(base_model, None)
 
-    def open(self, base_model: str, snapshot: Snapshot | None) -> SamplingSession:
+    def open(self, base_model: str, snapshot: ModelSnapshot | None) -> SamplingSession:
         session = SamplingSession(uuid.uuid4().hex, base_model, snapshot)
         self._sessions[session.id] = session
         if len(self._sessions) > _KEPT_SESSIONS:

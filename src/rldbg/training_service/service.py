@@ -22,7 +22,7 @@ from rldbg.training_service.operations import Operation, Operations
 from rldbg.training_service.request_order import GAP_TIMEOUT_S, RequestOrder, digest_of
 from rldbg.training_service.samplers import Samplers
 from rldbg.training_service.sampling_sessions import SamplingSessions
-from rldbg.training_service.snapshots import Purpose, Snapshot, Snapshots
+from rldbg.training_service.snapshots import ModelSnapshot, Purpose, Snapshots
 from rldbg.training_service.step_recorder import StepRecorder
 from rldbg.training_service.worker import Worker
 
@@ -110,7 +110,7 @@ class TrainingService:
         base_model: Any,
         *,
         seed: int = 0,
-        snapshot: Snapshot | None = None,
+        snapshot: ModelSnapshot | None = None,
         with_optimizer: bool = False,
         lora: LoraSettings | None = None,
         metadata: Any = None,
@@ -228,7 +228,7 @@ class TrainingService:
         ttl_s: float | None = None,
         overwrite: bool = False,
         kind: str = "weight",
-        then: Callable[[Snapshot], Any] = lambda snapshot: snapshot,
+        then: Callable[[ModelSnapshot], Any] = lambda snapshot: snapshot,
     ) -> Operation:
         """Writes the model's state at its turn; the result is what `then` makes of the snapshot."""
         created = time.time()
@@ -236,7 +236,7 @@ class TrainingService:
 
         def job() -> Any:
             model = entry.model
-            snapshot = Snapshot(
+            snapshot = ModelSnapshot(
                 id=str(uuid.uuid4()),
                 model_id=entry.model_id,
                 purpose=purpose,
@@ -263,7 +263,7 @@ class TrainingService:
         if snapshot is None:
             raise RequestError("path is not the path of a snapshot")
 
-        def job() -> Snapshot:
+        def job() -> ModelSnapshot:
             entry.model.load(*self.snapshots.load(snapshot, optimizer=with_optimizer))
             return snapshot
 

@@ -34,7 +34,7 @@ _KEPT_EXPORTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ModelSnapshot:
     """One saved state and where it came from."""
 
     id: str
@@ -67,12 +67,12 @@ class Snapshots:
 
     def save(
         self,
-        snapshot: Snapshot,
+        snapshot: ModelSnapshot,
         weights: Mapping[str, Any],
         optimizer: Mapping[str, Any] | None,
         *,
         overwrite: bool = False,
-    ) -> Snapshot:
+    ) -> ModelSnapshot:
         """Writes tensors under the snapshot's name, then drops expired and surplus ones."""
         from safetensors.torch import save_file
 
@@ -91,7 +91,7 @@ class Snapshots:
         self._clean(snapshot.model_id)
         return snapshot
 
-    def find(self, path: str) -> Snapshot:
+    def find(self, path: str) -> ModelSnapshot:
         """The snapshot of a path in either scheme."""
         match = _PATH.fullmatch(path)
         purpose = _SEGMENTS.get((match[1], match[3])) if match else None
@@ -102,19 +102,19 @@ class Snapshots:
             raise NotFoundError(f"no snapshot {path}" + (": it has expired" if snapshot else ""))
         return snapshot
 
-    def of_model(self, model_id: str) -> list[Snapshot]:
+    def of_model(self, model_id: str) -> list[ModelSnapshot]:
         """A model's snapshots, oldest first."""
         places = (self._folder / model_id).glob("*/[!.]*")
         found = [snapshot for place in places if (snapshot := self._read(place)) is not None]
         return sorted((item for item in found if not item.expired), key=lambda item: item.created_at)
 
-    def remove(self, snapshot: Snapshot) -> None:
+    def remove(self, snapshot: ModelSnapshot) -> None:
         shutil.rmtree(self._place(snapshot.model_id, snapshot.purpose, snapshot.name))
 
-    def weights_file(self, snapshot: Snapshot) -> Path:
+    def weights_file(self, snapshot: ModelSnapshot) -> Path:
         return self._place(snapshot.model_id, snapshot.purpose, snapshot.name) / "weights.safetensors"
 
-    def load(self, snapshot: Snapshot, *, optimizer: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    def load(self, snapshot: ModelSnapshot, *, optimizer: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
         from safetensors.torch import load_file
 
         file = self.weights_file(snapshot)
@@ -137,9 +137,9 @@ class Snapshots:
                 )
         return self._folder / model_id / purpose / name
 
-    def _read(self, place: Path) -> Snapshot | None:
+    def _read(self, place: Path) -> ModelSnapshot | None:
         try:
-            return Snapshot(**json.loads((place / "snapshot.json").read_text(encoding="utf-8")))
+            return ModelSnapshot(**json.loads((place / "snapshot.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
 

@@ -162,7 +162,7 @@ def _tensor(where: str, tensor: Any) -> np.ndarray:
     if tensor.sparse_csr:
         raise RequestError(f"{where}: sparse tensors are not supported here")
     if tensor.dtype not in _DTYPES:
-        raise RequestError(f"{where}: data type {tensor.dtype} is none of float32, int64, int32")
+        raise RequestError(f"{where}: data type {tensor.dtype} is not one of float32, int64, int32")
     array = _array(where, tensor.dense, _DTYPES[tensor.dtype])
     shape = list(tensor.shape)
     try:

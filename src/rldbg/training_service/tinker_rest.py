@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from rldbg.training_service.errors import RequestError
 from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.service import ModelEntry
-from rldbg.training_service.snapshots import Snapshot
+from rldbg.training_service.snapshots import ModelSnapshot
 from rldbg.training_service.tinker_training import lora_facts
 
 _MOST = 1000
@@ -57,7 +57,7 @@ class TinkerRest(Handlers):
         start, limit = _window(request)
         return JSONResponse({"sessions": self._service.sessions()[start : start + limit]})
 
-    def _snapshots(self, model_id: str) -> list[Snapshot]:
+    def _snapshots(self, model_id: str) -> list[ModelSnapshot]:
         self._service.model(model_id)
         return [item for item in self._service.snapshots.of_model(model_id) if not item.ephemeral]
 
@@ -77,7 +77,7 @@ class TinkerRest(Handlers):
         }
 
 
-def _checkpoint(snapshot: Snapshot) -> dict[str, Any]:
+def _checkpoint(snapshot: ModelSnapshot) -> dict[str, Any]:
     path = snapshot.path("tinker")
     return {
         "checkpoint_id": path.removeprefix(f"tinker://{snapshot.model_id}/"),

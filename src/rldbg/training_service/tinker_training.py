@@ -21,7 +21,7 @@ from rldbg.training_service.request_order import digest_of, sequence_number
 from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.sampling_sessions import SamplingSession
 from rldbg.training_service.service import ModelEntry
-from rldbg.training_service.snapshots import Snapshot
+from rldbg.training_service.snapshots import ModelSnapshot
 from rldbg.training_service.weaver_json import lifetime_of, name_of
 
 _DEFAULT_ADAM = AdamSettings(1e-4, 0.9, 0.95, 1e-12, 0.0, 0.0)
@@ -183,7 +183,7 @@ class TinkerTraining(Handlers):
             )
         sessions: list[SamplingSession] = []
 
-        def present(saved: Snapshot) -> dict[str, Any]:
+        def present(saved: ModelSnapshot) -> dict[str, Any]:
             answer: dict[str, Any] = {"type": "save_weights_for_sampler", "path": saved.path("tinker")}
             if name is None:
                 # Asked again, the same promise must give the same session.
@@ -236,7 +236,7 @@ def _promise(operation: Operation, present: Callable[[Any], Any], entry: ModelEn
     return JSONResponse(body)
 
 
-def _loaded(snapshot: Snapshot, entry: ModelEntry) -> dict[str, Any]:
+def _loaded(snapshot: ModelSnapshot, entry: ModelEntry) -> dict[str, Any]:
     return {"type": "load_weights", "path": snapshot.path("tinker"), "model_id": entry.model_id}
 
 

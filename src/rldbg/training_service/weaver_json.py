@@ -15,7 +15,7 @@ from rldbg.training_service.operations import Operation
 from rldbg.training_service.passes import PassResult
 from rldbg.training_service.sampling import Samples
 from rldbg.training_service.service import ModelEntry
-from rldbg.training_service.snapshots import Snapshot
+from rldbg.training_service.snapshots import ModelSnapshot
 
 _LONGEST_LIFE_S = 100 * 365.25 * 86_400
 _DEFAULT_RANK = 32
@@ -97,7 +97,9 @@ def operation_json(operation: Operation) -> dict[str, Any]:
     if operation.error is None:
         answer = operation.answer
         if isinstance(answer, bytes):
-            raise RequestError(f"operation {operation.id} was asked in Tinker's protocol: POST /api/v1/retrieve_future")
+            raise RequestError(
+                f"operation {operation.id} was requested in Tinker's protocol: POST /api/v1/retrieve_future"
+            )
         return {"id": operation.id, "status": "done", "response": answer}
     return {
         "id": operation.id,
@@ -125,7 +127,7 @@ def model_json(entry: ModelEntry) -> dict[str, Any]:
     }
 
 
-def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
+def snapshot_json(snapshot: ModelSnapshot) -> dict[str, Any]:
     path = snapshot.path("weaver")
     return {
         "id": snapshot.id,

@@ -157,7 +157,7 @@ class WeaverTraining(Handlers):
         body = await self._bodies.json(request)
         kind = body.get("type", "weight")
         if kind not in ("weight", "weight_and_optimizer", "sampling"):
-            raise RequestError(f"checkpoint type {kind!r} is none of weight, weight_and_optimizer, sampling")
+            raise RequestError(f"checkpoint type {kind!r} is not one of weight, weight_and_optimizer, sampling")
         saved = await asyncio.to_thread(self._service.snapshots.of_model, entry.model_id)
         operation = self._service.save(
             entry,

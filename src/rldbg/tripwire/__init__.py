@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.tripwire.events import Event, EventLog, read_events
+    from rldbg.tripwire.events import Event, EventLog
     from rldbg.tripwire.judge import Alarm, Judge
-    from rldbg.tripwire.measures import WATCHED_KINDS, Measured
+    from rldbg.tripwire.measures import WATCHED_KINDS, StepMeasures
     from rldbg.tripwire.rules import RULES, WatchRule, read_rules
     from rldbg.tripwire.settings import WatchSettings
     from rldbg.tripwire.watched_loop import WatchedLoop, watch

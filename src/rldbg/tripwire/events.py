@@ -84,7 +84,3 @@ class EventLog:
         whole = text[: text.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
         return [Event.from_dict(json.loads(line)) for line in whole.splitlines()]
-
-
-def read_events(recording: Path) -> list[Event]:
-    return EventLog(recording).new()

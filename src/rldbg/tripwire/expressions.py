@@ -39,7 +39,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 _HINT = "for example --when 'reward < 0.1' or --when 'length > 2 * usual(length)'; docs/watch.md lists the measures"
 
 
-class Expression:
+class WatchExpression:
     """A parsed expression. One that names something the step does not have is not true."""
 
     def __init__(self, text: str) -> None:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from rldbg.tripwire.detector import Detector, Unusual
 from rldbg.tripwire.events import number
-from rldbg.tripwire.expressions import Expression
-from rldbg.tripwire.measures import Measured
+from rldbg.tripwire.expressions import WatchExpression
+from rldbg.tripwire.measures import StepMeasures
 from rldbg.tripwire.rules import RULES, WatchRule
 
-_OWN = WatchRule("expression", "", "either", "an expression of yours became true")
+_OWN = WatchRule("expression", "", "either", "your expression became true")
 _USUAL_OF = 8
 
 
@@ -30,11 +30,11 @@ class Judge:
 
     def __init__(self, rules: Sequence[WatchRule] = RULES, when: Sequence[str] = ()) -> None:
         self._detectors = [Detector(rule) for rule in rules]
-        self._expressions = [Expression(text) for text in when]
+        self._expressions = [WatchExpression(text) for text in when]
         self._true: set[str] = set()
         self._history: dict[str, deque[float]] = {}
 
-    def step(self, number_of_step: int, measured: Measured) -> list[Alarm]:
+    def step(self, number_of_step: int, measured: StepMeasures) -> list[Alarm]:
         """What is unusual in this step, given all before it."""
         where = f"step {number_of_step}"
         found = [*self._by_rules(where, measured), *self._by_expressions(where, measured.values)]
@@ -42,7 +42,7 @@ class Judge:
             self._history.setdefault(name, deque(maxlen=_USUAL_OF)).append(value)
         return found
 
-    def _by_rules(self, step: str, measured: Measured) -> Iterator[Alarm]:
+    def _by_rules(self, step: str, measured: StepMeasures) -> Iterator[Alarm]:
         for detector in self._detectors:
             rule = detector.rule
             value = measured.values.get(rule.measure)

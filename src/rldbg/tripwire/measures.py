@@ -44,14 +44,14 @@ _LOGGED = {
 }
 
 
-class Measured(NamedTuple):
+class StepMeasures(NamedTuple):
     """A step's measures and everything it logged, by name; and the place within the step that a measure points to."""
 
     values: dict[str, float]
     places: dict[str, str]
 
 
-def measure(recording: Recording, step: int, logged: Mapping[str, Any] | None = None) -> Measured:
+def measure(recording: Recording, step: int, logged: Mapping[str, Any] | None = None) -> StepMeasures:
     """`logged` is the step's line of RUN/metrics.jsonl, where NaN is null."""
     values = {name: _number(value) for name, value in (logged or {}).items() if _is_numeric(value)}
     places: dict[str, str] = {}
@@ -68,7 +68,7 @@ def measure(recording: Recording, step: int, logged: Mapping[str, Any] | None = 
     row = next(iter(metrics_by_step(recording, [step])), {})
     values |= {name: row[key] for name, key in _OF_SAMPLES.items() if key in row}
     _longest(recording, step, places)
-    return Measured(values, places)
+    return StepMeasures(values, places)
 
 
 def logged_by_step(path: Path) -> dict[int, dict[str, Any]]:

@@ -7,6 +7,7 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.ui.application import build_application
     from rldbg.ui.catalogue import Catalogue
+    from rldbg.ui.compare_pages import comparison_page
     from rldbg.ui.export import export_report
     from rldbg.ui.guard import Access
     from rldbg.ui.notebook import View

@@ -26,7 +26,6 @@ from rldbg.ui.catalogue import Catalogue
 from rldbg.ui.guard import Access, Guard, shown_tokens
 from rldbg.ui.jobs import Jobs
 
-STATIC = Path(__file__).parent / "static"
 _STATUS = {"usage": 400, "incomplete": 422, "prerequisite": 424, "unreachable": 502, "refused": 403}
 _LOG = logging.getLogger(__name__)
 
@@ -81,12 +80,12 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
 
     return Starlette(
         routes=[
-            Route("/", lambda request: FileResponse(STATIC / "index.html")),
+            Route("/", lambda request: FileResponse(compare_pages.STATIC / "index.html")),
             Route("/api/runs/{run}/samples.csv", _csv),
             Route("/api/runs/{run}/trace.json.gz", _trace),
             Route("/api/runs/{run}/debug", _debug, methods=["POST"]),
             *(Route(f"/api{path}", _json(answer)) for path, answer in _answers(catalogue, jobs).items()),
-            Mount("/static", StaticFiles(directory=STATIC)),
+            Mount("/static", StaticFiles(directory=compare_pages.STATIC)),
         ],
         middleware=[Middleware(Guard, access=access), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)],
         exception_handlers={RldbgError: _explained, HTTPException: _no_page, Exception: _bug},

@@ -1,16 +1,22 @@
 """The JSON behind the page that compares runs: what `rldbg compare --json` says, and the worst tokens."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rldbg.analysis import Comparison, Stage, Strips, compare, noise_beside, strips_of
+from rldbg.analysis import Comparison, Decode, Stage, Strips, compare, noise_beside, strips_of
 from rldbg.core import UsageError
 from rldbg.recording import Recording
+from rldbg.reports.json_text import to_json
 from rldbg.ui.jobs import Jobs
 from rldbg.ui.opened_run import OpenedRun
 
+STATIC = Path(__file__).parent / "static"
+# What one comparison in one file needs of the page.
+_SCRIPTS = ("dom.js", "charts.js", "runs.js", "tokens.js", "compare.js", "alone.js")
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 _BINS = 40
 _MAX_RUNS = 4
 # Numbers of a hypothesis that are drawn.
@@ -33,13 +39,52 @@ def compared(runs: Sequence[OpenedRun]) -> dict[str, Any]:
         other = run.reopened()
         result = compare(base, other, repetitions=repetitions)
         pairs.append({"a_name": runs[0].name, "b_name": run.name} | comparison_document(base, other, result))
+    return _answer(pairs)
+
+
+def comparison_page(
+    base: Recording, others: Sequence[tuple[Recording, Comparison]], *, decode: Decode | None = None
+) -> str:
+    """One self-contained document: A against each of the others. `decode` turns a token id into text."""
+    names = [{"a_name": result.titles[0], "b_name": result.titles[1]} for _, result in others]
+    pairs = [
+        name | comparison_document(base, other, result, decode)
+        for name, (other, result) in zip(names, others, strict=True)
+    ]
+    # No text can end the script element that holds it.
+    answer = to_json(_answer(pairs)).replace("<", "\\u003c")
+    scripts = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>rldbg compare</title>
+<style>{(STATIC / "style.css").read_text(encoding="utf-8")}</style>
+</head>
+<body>
+<main id="main"></main>
+<div id="toast" role="status"></div>
+<noscript>This page needs JavaScript; it loads nothing from other hosts.</noscript>
+<script type="application/json" id="answer">{answer}</script>
+<script>{scripts}</script>
+</body>
+</html>
+"""
+
+
+def _answer(pairs: list[dict[str, Any]]) -> dict[str, Any]:
     return {"stages": [stage.value for stage in Stage], "pairs": pairs}
 
 
-def comparison_document(base: Recording, other: Recording, result: Comparison) -> dict[str, Any]:
+def comparison_document(
+    base: Recording, other: Recording, result: Comparison, decode: Decode | None = None
+) -> dict[str, Any]:
     """The result as `--json` gives it, with distributions of differences, the configuration, and the worst tokens."""
     first = result.first_difference
-    strips = strips_of(base, other, first.step, None, shift=result.shift) if first is not None else None
+    strips = strips_of(base, other, first.step, decode, shift=result.shift) if first is not None else None
     distributions = {f"{field.kind}.{field.field}": field.distribution() for field in result.fields if not field.equal}
     return result.to_dict() | {
         "distributions": distributions,

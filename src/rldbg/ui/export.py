@@ -19,9 +19,8 @@ from typing import Any
 from rldbg.core import RldbgError, SampleId, UsageError, explained_as
 from rldbg.reports.json_text import to_json
 from rldbg.ui import run_pages
-from rldbg.ui.application import STATIC
 from rldbg.ui.catalogue import Catalogue
-from rldbg.ui.compare_pages import compared
+from rldbg.ui.compare_pages import STATIC, compared
 from rldbg.ui.opened_run import OpenedRun
 from rldbg.ui.rank_pages import doctor_of
 from rldbg.ui.sample_view import group_member, sample_views
@@ -47,7 +46,7 @@ def export_report(catalogue: Catalogue, folder: Path) -> dict[str, Any]:
         raise UsageError(f"{folder} is not an empty folder", "choose another one for --export")
     with explained_as(UsageError, OSError, f"cannot write {folder}", "choose another folder for --export"):
         (folder / "data").mkdir(parents=True)
-        shutil.copytree(STATIC, folder / "static", ignore=shutil.ignore_patterns("index.html", *_DEBUGGING))
+        shutil.copytree(STATIC, folder / "static", ignore=shutil.ignore_patterns("index.html", "alone.js", *_DEBUGGING))
         page = (STATIC / "index.html").read_text(encoding="utf-8")
         page = page.replace("<title>", f"{_POLICY}\n<title>", 1)
         scripts = '<script src="data/index.js"></script>\n<script src="static/exported.js"></script>\n'

@@ -7,12 +7,11 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from rldbg.core import UsageError
+from rldbg.core import UsageError, did_you_mean
 
 
 def _times(a: Any, b: Any) -> Any:
@@ -78,9 +77,7 @@ def _value(node: ast.expr, columns: Mapping[str, np.ndarray]) -> Any:
             return node.value
         case ast.Name(id=name):
             if name not in columns:
-                near = get_close_matches(name, columns, 1)
-                meant = f"did you mean {near[0]}? " if near else ""
-                raise UsageError(f"no column {name!r}", f"{meant}columns: {', '.join(columns)}")
+                raise UsageError(f"no column {name!r}", did_you_mean(name, columns, f"columns: {', '.join(columns)}"))
             return columns[name]
         case ast.BoolOp(op=op, values=values):
             parts = [np.asarray(_value(value, columns)).astype(bool) for value in values]

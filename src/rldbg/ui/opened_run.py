@@ -45,6 +45,14 @@ class OpenedRun:
         is_run = "://" not in self.path and any((folder / name).is_file() for name in ("run.json", "broker.json"))
         return folder if is_run else None
 
+    def run_folder(self, needed: str) -> Path:
+        """The run's folder, for what a recording alone does not have."""
+        if self.folder is None:
+            raise IncompleteDataError(
+                f"{self.path} is a recording, not a run: it has no {needed}", "open the folder of a run"
+            )
+        return self.folder
+
     def reopened(self) -> Recording:
         """The recording as it is now, by a reader of its own: for work that takes long."""
         recording = open_recording(self.path, self._layout)

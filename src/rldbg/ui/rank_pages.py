@@ -40,7 +40,7 @@ class RefusedError(RldbgError):
 
 def ranks_page(run: OpenedRun) -> dict[str, Any]:
     """Who runs, is stopped or has crashed, the breakpoints, and the crash files; also of a run that has ended."""
-    folder = _folder(run)
+    folder = run.run_folder("processes")
     crashes = [_crash(file) for file in sorted((folder / "crashes").glob("*.json"))[:_MAX_CRASHES]]
     if not is_alive(folder):
         return {"alive": False, "processes": [], "breaks": [], "log": [], "crashes": crashes}
@@ -73,14 +73,14 @@ def stacks_page(run: OpenedRun, jobs: Jobs, number: int) -> dict[str, Any]:
 
 def doctor_page(run: OpenedRun, jobs: Jobs) -> dict[str, Any]:
     """What `rldbg doctor RUN` finds in the run's logs."""
-    _folder(run)
+    run.run_folder("processes")
     return jobs.ask(("doctor", run.name), int(time.time()) // 30, lambda: doctor_of(run))
 
 
 def doctor_of(run: OpenedRun) -> dict[str, Any]:
     from rldbg.doctor import diagnose
 
-    found = diagnose((_folder(run),))
+    found = diagnose((run.run_folder("processes"),))
     return found.to_dict() | {"headline": found.headline}
 
 
@@ -169,16 +169,8 @@ def _crash(file: Path) -> dict[str, Any]:
     return {"file": file.name, "path": str(file), **crash.facts, "exceptions": errors}
 
 
-def _folder(run: OpenedRun) -> Path:
-    if run.folder is None:
-        raise IncompleteDataError(
-            f"{run.path} is a recording, not a run: it has no processes", "open the folder of a run"
-        )
-    return run.folder
-
-
 def _live(run: OpenedRun) -> Path:
-    folder = _folder(run)
+    folder = run.run_folder("processes")
     if not is_alive(folder):
         raise UnreachableError(f"{folder} is not running: it has no live broker", "start a job: rldbg run -- COMMAND")
     return folder

@@ -4,7 +4,7 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import IncompleteDataError, RldbgError
+from rldbg.core import RldbgError
 from rldbg.profiling import make_report, read_tracks, write_timeline
 from rldbg.ui.jobs import Jobs
 from rldbg.ui.opened_run import OpenedRun
@@ -14,26 +14,18 @@ _MAX_SPANS = 6000
 
 def timeline_page(run: OpenedRun, jobs: Jobs, step: int | None) -> dict[str, Any]:
     """One step, or the whole run; begun anew when the run has written more steps."""
-    _folder(run)
+    run.run_folder("timeline")
     return jobs.ask(("timeline", run.name, step), run.state_stamp(), lambda: timeline_of(run, step))
 
 
 def trace_file(run: OpenedRun, folder: Path) -> Path:
     """The timeline as one file for Perfetto or Chrome, written below this folder."""
-    return write_timeline(_folder(run), folder / "trace.json.gz").path
-
-
-def _folder(run: OpenedRun) -> Path:
-    if run.folder is None:
-        raise IncompleteDataError(
-            f"{run.path} is a recording, not a run: it has no timeline", "open the folder of a run"
-        )
-    return run.folder
+    return write_timeline(run.run_folder("timeline"), folder / "trace.json.gz").path
 
 
 def timeline_of(run: OpenedRun, step: int | None) -> dict[str, Any]:
     """Lanes of spans in seconds from the first; of very many, the longest. With what `rldbg profile report` says."""
-    folder = _folder(run)
+    folder = run.run_folder("timeline")
     tracks = read_tracks(folder)
     steps = sorted({span.step for track in tracks for span in track.spans if span.step is not None and span.step >= 0})
     chosen = [

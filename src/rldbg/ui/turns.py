@@ -28,7 +28,7 @@ _HEADER_SPAN = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TurnPart:
     """Tokens from start up to end, and whose they are."""
 
     role: str
@@ -39,7 +39,7 @@ class Part:
         return {"role": self.role, "start": self.start, "end": self.end}
 
 
-def parts_of(trained: np.ndarray | None, count: int, texts: Sequence[str] | None) -> list[Part]:
+def parts_of(trained: np.ndarray | None, count: int, texts: Sequence[str] | None) -> list[TurnPart]:
     """All parts in order, without gaps."""
     by_mask = _by_mask(trained, count)
     if texts is None:
@@ -47,13 +47,13 @@ def parts_of(trained: np.ndarray | None, count: int, texts: Sequence[str] | None
     return [inner for part in by_mask for inner in _by_text(part, texts)]
 
 
-def _by_mask(trained: np.ndarray | None, count: int) -> list[Part]:
+def _by_mask(trained: np.ndarray | None, count: int) -> list[TurnPart]:
     if trained is None or not trained.any():
-        return [Part("tokens" if trained is None else "not trained", 0, count)] if count else []
+        return [TurnPart("tokens" if trained is None else "not trained", 0, count)] if count else []
     edges = [0, *(np.flatnonzero(np.diff(trained.astype(np.int8))) + 1).tolist(), count]
     last = int(np.flatnonzero(trained)[-1])
     return [
-        Part(
+        TurnPart(
             "model" if trained[start] else ("prompt" if start == 0 else "environment" if start < last else "end"),
             start,
             end,
@@ -63,26 +63,26 @@ def _by_mask(trained: np.ndarray | None, count: int) -> list[Part]:
     ]
 
 
-def _by_text(part: Part, texts: Sequence[str]) -> Iterator[Part]:
+def _by_text(part: TurnPart, texts: Sequence[str]) -> Iterator[TurnPart]:
     """Cuts a part where a chat header names a role, and where reasoning or a call of a tool begins and ends."""
     role, start, ending = part.role, part.start, None
     for place in range(part.start, part.end):
         text = texts[place]
         if part.role != "model" and (found := _header_at(texts, place, part.end)):
             if place > start:
-                yield Part(role, start, place)
+                yield TurnPart(role, start, place)
             role, start = found, place
         elif ending is None:
             for name, begin, end in _INNER:
                 if part.role == "model" and begin.search(text):
                     if place > start:
-                        yield Part(role, start, place)
+                        yield TurnPart(role, start, place)
                     role, start, ending = name, place, end
         elif ending.search(text):
-            yield Part(role, start, place + 1)
+            yield TurnPart(role, start, place + 1)
             role, start, ending = part.role, place + 1, None
     if part.end > start:
-        yield Part(role, start, part.end)
+        yield TurnPart(role, start, part.end)
 
 
 def _header_at(texts: Sequence[str], place: int, end: int) -> str | None:

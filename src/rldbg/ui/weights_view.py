@@ -17,7 +17,7 @@ def weights_view(recording: Recording) -> dict[str, Any]:
     snapshots = list(snapshots_of(recording))
     if not snapshots:
         raise IncompleteDataError(
-            f"{recording.title} does not say what was sent to the engine, nor what it holds",
+            f"{recording.title} has no record of what was sent to the engine or what it holds",
             "record the kind `weights`: rldbg run --record weights -- COMMAND",
         )
     cells: list[dict[str, Any]] = []

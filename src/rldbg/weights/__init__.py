@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.weights.adapters import Adapter, LiveBases, is_adapter, read_adapter
+    from rldbg.weights.adapters import LiveBases, LoraAdapter, is_adapter, read_adapter
     from rldbg.weights.faults import WeightFault, faults_by_replica, faults_of, grouped_faults
     from rldbg.weights.fingerprint import Fingerprint, FingerprintStream, fingerprints, fingerprints_of_pieces
     from rldbg.weights.naming import RULES, MappedName, NamingRule, map_names, unfused

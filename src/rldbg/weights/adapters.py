@@ -21,7 +21,7 @@ _PREFIX = "base_model.model."
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class LoraAdapter:
     """Per weight of the base model what is added to it: scale * up @ down."""
 
     base: Path
@@ -55,7 +55,7 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
-def read_adapter(folder: Path) -> Adapter:
+def read_adapter(folder: Path) -> LoraAdapter:
     """A folder that peft wrote."""
     from safetensors.torch import load_file
 
@@ -68,7 +68,7 @@ def read_adapter(folder: Path) -> Adapter:
             f"{folder} is an adapter of {base}, which is not a model folder here",
             "set base_model_name_or_path in its adapter_config.json to a local folder",
         )
-    return Adapter(base, dict(_parts(load_file(folder / WEIGHTS), settings)))
+    return LoraAdapter(base, dict(_parts(load_file(folder / WEIGHTS), settings)))
 
 
 def _parts(tensors: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[tuple[str, AdapterPart]]:

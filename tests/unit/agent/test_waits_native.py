@@ -80,7 +80,7 @@ def test_a_thread_in_uninterruptible_sleep_is_told_as_such(monkeypatch, call, ta
         "wchan": "folio_wait_bit",
         "syscall": call,
     }
-    monkeypatch.setattr(kernel, "_read", lambda path: proc.get(path.rpartition("/")[2], ""))
+    monkeypatch.setattr(kernel, "read_text", lambda path: proc.get(path.rpartition("/")[2], ""))
     monkeypatch.setattr(kernel, "_NAMES", {63: "read", 29: "ioctl"})
     monkeypatch.setattr(kernel, "file_facts", lambda *_: {"descriptor": 5, "kind": "file", "path": target})
     facts = kernel.thread_facts(7, 7)

@@ -1,9 +1,12 @@
 """Waits that are recognised by the objects on the stack: in threads of this process, and on recorded frames."""
 
 import asyncio
+import contextlib
 import os
 import select
 import socket
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -12,7 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 from rldbg.agent.waits.client_calls import pool_wait
-from rldbg.agent.waits.kernel import listener
+from rldbg.agent.waits.connected import connected_processes
+from rldbg.agent.waits.kernel import all_processes, file_facts, listener
 from rldbg.agent.waits.library_calls import library_wait
 from rldbg.agent.waits.looking import Looking, lock_key
 from rldbg.agent.waits.objects import OwnObject
@@ -53,6 +57,143 @@ def test_a_key_that_nobody_sets_is_named():
         store.answers.put(None)
         thread.join()
     assert thing(entry["wait"]) == "a rank to set key `weights/7` of the torch.distributed store `store`"
+
+
+@pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
+def test_processes_at_the_other_ends_of_connections_are_found(family, tmp_path):
+    listening = socket.socket(family)
+    listening.bind(str(tmp_path / "s") if family == socket.AF_UNIX else ("127.0.0.1", 0))
+    listening.listen()
+    address = listening.getsockname()
+    program = f"import socket\ns = socket.socket({int(family)})\ns.connect({address!r})\ninput()"
+    with (
+        listening,
+        subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as child,
+        listening.accept()[0],
+    ):
+        everyone = all_processes()
+        # Other tests may have left a connection to somebody.
+        assert child.pid in connected_processes(os.getpid(), everyone, "python")
+        assert connected_processes(child.pid, everyone, "python") == [os.getpid()]
+        assert connected_processes(os.getpid(), everyone, "a library that nobody has loaded") == []
+        child.communicate(b"\n")
+    assert child.pid not in connected_processes(os.getpid(), all_processes(), "python")
+
+
+class Socket(Store):
+    """As pyzmq's: its `recv` waits in C."""
+
+    def __init__(self):
+        super().__init__()
+        self.recv = self.answers.get
+
+
+def test_a_message_that_is_waited_for_in_c_is_named():
+    replies = Socket()
+
+    def ask():
+        begun.set()
+        replies.recv()
+
+    begun, thread = threading.Event(), threading.Thread(target=ask)
+    thread.start()
+    begun.wait()
+    wait = _until_waits(thread.ident, "message")
+    replies.answers.put(None)
+    thread.join()
+    assert thing(wait) == "a message on ZeroMQ socket `replies`"
+
+
+def test_where_a_local_socket_listens_is_told(tmp_path):
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as other:
+        server.bind(str(tmp_path / "engine.sock"))
+        assert not file_facts(os.getpid(), server.fileno()).get("local")
+        server.listen()
+        other.connect(str(tmp_path / "engine.sock"))
+        assert file_facts(os.getpid(), server.fileno())["local"] == str(tmp_path / "engine.sock")
+        assert not file_facts(os.getpid(), other.fileno()).get("local")
+
+
+def test_a_function_that_is_handed_to_others_is_not_run_by_who_defines_it():
+    ready = threading.Event()
+
+    def starts():
+        def sets():
+            go_on.wait()
+            ready.set()
+
+        helper = threading.Thread(target=sets, name="helper")
+        helper.start()
+        begun.set()
+        helper.join()
+
+    def calls():
+        def sets():
+            ready.set()
+
+        begun.set()
+        go_on.wait()
+        sets()
+
+    begun, go_on = threading.Event(), threading.Event()
+    for acting, expected in ((starts, {"helper"}), (calls, {"outer"})):
+        begun.clear()
+        go_on.clear()
+        ready.clear()
+        waiter = threading.Thread(target=lambda: ready.wait(), name="waiter")
+        outer = threading.Thread(target=acting, name="outer")
+        for thread in (waiter, outer):
+            thread.start()
+        begun.wait()
+        _until_waits(waiter.ident, "event")
+        entries = snapshot(OwnProcess(frozenset(thread.ident for thread in threading.enumerate())))["threads"]
+        go_on.set()
+        waiter.join()
+        outer.join()
+        (users,) = (entry["wait"]["users"] for entry in entries if entry["thread"] == "waiter")
+        assert {user["who"] for user in users if user["acts"]} == expected
+
+
+def test_a_server_without_requests_is_idle_and_nobody_is_expected_to_end_it():
+    async def serve():
+        async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as server:
+            began.append((asyncio.get_running_loop(), asyncio.current_task()))
+            with contextlib.suppress(asyncio.CancelledError):
+                await server.serve_forever()
+
+    began: list[tuple[asyncio.AbstractEventLoop, asyncio.Task]] = []
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    found = []
+    while thread.is_alive() and not found:
+        tasks = snapshot(OwnProcess(frozenset({thread.ident})))["tasks"]
+        found = [task["wait"]["kind"] for task in tasks if task["frames"][0]["function"].endswith("serve_forever")]
+    loop, task = began[0]
+    loop.call_soon_threadsafe(task.cancel)
+    thread.join()
+    assert found == ["serving"]
+
+
+def test_connections_that_a_list_or_an_object_keeps_are_known():
+    class Session:
+        def __init__(self, connection):
+            self.connection = connection
+
+    def serve(kept, session):
+        begun.set()
+        go_on.wait()
+
+    begun, go_on = threading.Event(), threading.Event()
+    one, other = socket.socketpair()
+    with one, other:
+        thread = threading.Thread(target=serve, args=([one], Session(other)))
+        thread.start()
+        begun.wait()
+        (entry,) = snapshot(OwnProcess(frozenset({thread.ident})))["threads"]
+        expected = sorted([one.fileno(), other.fileno()])
+        go_on.set()
+        thread.join()
+    assert entry["connections"] == expected
 
 
 def test_what_a_thread_would_set_and_its_connection_are_known():
@@ -110,7 +251,7 @@ class Recorded:
 
 def _seen(frame):
     frames = [frame, Recorded("/home/me/train.py", "main", {})]
-    return library_wait(frame, Looking(frames, {}, Sources(os.getpid()), lambda _: ""))
+    return library_wait([frame], Looking(frames, {}, Sources(os.getpid()), lambda _: ""))
 
 
 def test_repeated_requests_name_the_last_answer():
@@ -157,7 +298,8 @@ def test_what_a_manager_holds_is_named_by_its_proxy(proxy, method, kind):
 
 
 def test_processes_that_share_a_lock_of_a_manager_agree_on_its_key():
-    proxies = [type("AcquirerProxy", (), {})() for _ in range(2)]
+    base = type("BaseProxy", (), {})
+    proxies = [type("AcquirerProxy", (base,), {})() for _ in range(2)]
     for proxy in proxies:
         proxy._token = SimpleNamespace(id="7f01")
     assert lock_key(OwnObject(proxies[0]), "a") == lock_key(OwnObject(proxies[1]), "b") == "shared:manager:7f01"
@@ -217,7 +359,7 @@ def test_a_request_without_a_free_connection_is_told_with_the_limit():
         Recorded("/site-packages/httpcore/_sync/connection_pool.py", "ConnectionPool.handle_request", {"self": pool}),
     ]
     looking = Looking([*frames, Recorded("/home/me/train.py", "main", {})], {}, Sources(os.getpid()), lambda _: "")
-    assert thing(library_wait(frames[0], looking)) == "a free connection of its HTTP client (its limit is 2)"
+    assert thing(library_wait(frames, looking)) == "a free connection of its HTTP client (its limit is 2)"
     assert pool_wait(frames[1:]) is None
 
 

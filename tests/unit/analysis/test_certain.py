@@ -35,6 +35,22 @@ def test_noise_in_all_passes_of_a_side_is_none():
     assert stages() == []
 
 
+def surely_ended(last):
+    return lambda rows, *_: [np.append(row[:-1], last) for row in rows]
+
+
+def test_a_pass_that_is_surer_than_others_of_the_same_weights_has_lost_values():
+    """However little the others say: no rounding takes away what other tokens have of a chance."""
+    sure = {name: surely_ended(-6e-5) for name in ("old", "new", "rollout")}
+    right = ImaginedRun(**sure).side()
+    lost, near = (ImaginedRun(**sure | {"old": surely_ended(last)}).side() for last in (0.0, -5.9e-5))
+    assert [item.stage for item in odd_passes(Evidence(right, lost, 0))] == [Stage.OLD_LOG_PROBS]
+    assert list(odd_passes(Evidence(right, near, 0))) == []
+    rounded = {name: surely_ended(-1e-6) for name in sure}
+    a, b = (ImaginedRun(**rounded | {"old": surely_ended(last)}).side() for last in (-1e-6, 0.0))
+    assert list(odd_passes(Evidence(a, b, 0))) == []
+
+
 def other_token(rows, *_):
     """The third sample ends in another token."""
     return [np.append(row[:-1], row[-1] + 1) if number == 2 else row for number, row in enumerate(rows)]
@@ -45,7 +61,7 @@ def test_a_sample_with_another_token_is_noise_where_log_probs_differ_enough():
     near, same = (ImaginedRun(tokens=other_token, **hooks).side() for hooks in ({"rollout": noisy(0.02)}, {}))
     found = resampled(a, near, [0])
     assert [len(samples) for samples in found.samples.values()] == [1]
-    assert "1 of 16 samples have other tokens" in found.findings[0].evidence[0]
+    assert "1 of 16 samples have different tokens" in found.findings[0].evidence[0]
     assert not resampled(a, same, [0]).samples  # equal log probs choose equal tokens
 
 

@@ -10,8 +10,9 @@ from rldbg.analysis.checks import CHECKS
 from rldbg.core import UsageError
 from synthetic_steps import GROUPS, PER_GROUP, PROMPT, step_data, write
 
-# Tested in test_weights.py, test_check_turns.py and test_routing.py.
+# Tested in test_weights.py, test_check_turns.py, test_routing.py and test_check_values.py.
 NEED_OTHER_KINDS = {
+    "advantages-follow-values",
     "engine-holds-what-was-sent",
     "history-is-append-only",
     "routing-agrees",
@@ -156,6 +157,27 @@ def test_advantages_of_clipped_rewards_follow_them(tmp_path, wrong):
 
 
 @pytest.mark.parametrize("wrong", [False, True])
+def test_advantages_over_a_baseline_of_earlier_steps(tmp_path, wrong):
+    data = step_data(1)
+    data["rewards"] = np.linspace(-3, 3, len(data["rewards"])).astype(np.float32) ** 3
+    made = (data["rewards"] - 2.5) / 7
+    made[5] += 0.1 * wrong
+    data["advantages"] = made[:, None].repeat(data["old"].shape[1], 1)
+    report = check(write(tmp_path, step_data(0), data), only=["advantages-follow-rewards"])
+    assert bool(report.findings) == wrong
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_advantages_of_a_critic_are_not_held_against_rewards(tmp_path, several):
+    """In one sample alone they are no critic's."""
+    data = step_data(1)
+    rows = slice(None) if several else slice(5, 6)
+    data["advantages"][rows] += np.linspace(0.1, 0.3, data["old"].shape[1], dtype=np.float32)
+    report = check(write(tmp_path, step_data(0), data), only=["advantages-follow-rewards"])
+    assert bool(report.findings) != several
+
+
+@pytest.mark.parametrize("wrong", [False, True])
 def test_advantages_that_leave_one_out_and_are_normalised_over_the_batch(tmp_path, wrong):
     data = step_data(1)
     data["rewards"] = np.linspace(-3, 3, len(data["rewards"])).astype(np.float32) ** 3
@@ -231,3 +253,14 @@ def test_a_ratio_to_the_engines_log_probs_may_be_off_by_its_rounding(tmp_path, g
         data["rollout"] + gap * np.sign(np.sin(np.arange(data["old"].size))).reshape(data["old"].shape)
     ).astype(np.float32)
     assert bool(check(write(tmp_path, data), only=["first-ratio-is-one"]).findings) == is_alarm
+
+
+@pytest.mark.parametrize(("of_rollout", "stale"), [(True, True), (True, False), (False, True)])
+def test_a_ratio_to_the_engines_log_probs_of_older_weights_is_what_corrects_for_them(tmp_path, of_rollout, stale):
+    data = step_data(1)
+    if of_rollout:
+        data["old"] = data["rollout"]
+    data["new"] = data["old"] - np.float32(0.4)
+    data["versions"] = np.where(data["versions"] >= 0, data["versions"] - stale, -1)
+    report = check(write(tmp_path, step_data(0), data), only=["first-ratio-is-one"])
+    assert bool(report.findings) != (of_rollout and stale), report

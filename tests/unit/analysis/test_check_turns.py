@@ -68,3 +68,21 @@ def test_compare_names_a_rewritten_history(tmp_path):
     result = compare(clean, spoiled)
     assert [item.id for item in result.explanations] == ["history-rewritten"]
     assert result.explanations[0].parameters["turn"] == 2
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_earlier_sequences_of_a_rollout_are_none_of_the_group(tmp_path, wrong):
+    """The first rollout gave two sequences; both have the reward and advantage of its last one."""
+    names = [("g/0", 0), ("g", 0), ("g", 1)]
+    said = [{"output": 0, "outputs": 2}, {"output": 1, "outputs": 2}, {}]
+    rewards = np.array([0.0, 0.0, 1.0], np.float32)
+    half = 2**-0.5
+    advantages = np.array([-half, -half, half + 0.1 * wrong])
+    tokens = [np.array([1, 2, 3]), np.array([1, 2, 3, 4, 5]), np.array([1, 2, 6])]
+    masks = [np.array([0, 0, 1]), np.array([0, 0, 0, 0, 1]), np.array([0, 0, 1])]
+    with rldbg.Recorder(tmp_path) as recorder:
+        facts = {"tokens": tokens, "loss_mask": masks, "reward": rewards, "extra_fields": said}
+        spread = [value * mask.astype(np.float32) for value, mask in zip(advantages, masks, strict=True)]
+        recorder.record("prepared_trajectories", step=0, samples=names, **facts, advantages=spread)
+    report = check(rldbg.open(tmp_path), only=["advantages-follow-rewards", "group-shares-a-prompt"])
+    assert [finding.id for finding in report.findings] == ["advantages-follow-rewards"] * wrong, report

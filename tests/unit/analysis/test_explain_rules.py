@@ -5,12 +5,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import rldbg
 from rldbg.algorithms import grpo_advantages
-from rldbg.analysis.explain import contexts, optimizer, optimizer_fits, sampling
+from rldbg.analysis import compare
+from rldbg.analysis.explain import clips, contexts, sampling
 from rldbg.analysis.explain.advantage_rules import Scored, _shaped, shape_of
 from rldbg.analysis.explain.aggregation import PassStatistics, Totals
 from rldbg.analysis.explain.evidence import Explanation
+from rldbg.analysis.explain.loss_model import _FORMS, _Tried
+from rldbg.analysis.explain.loss_rules import LossPass, LossPasses, LossRule
+from rldbg.analysis.explain.loss_variations import near_rules
 from rldbg.analysis.explain.permuted import permutation, permuted_rows
+from rldbg.analysis.explain.ranking import ranked
 from rldbg.analysis.normalisation import guarded
 from rldbg.analysis.tokens import SampleTokens, Values
 from rldbg.core import SampleId
@@ -76,36 +82,6 @@ def test_statistics_of_a_pass():
     assert found["the mean over all columns of each micro-batch, padding included"] == pytest.approx(7 / 6)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"lr": 0.01}, {"lr": 0.001, "weight_decay": 0.1}, {"lr": 0.01, "betas": (0.9, 0.999)}]
-)
-@pytest.mark.parametrize("clip", [None, 1.0])
-def test_an_optimizer_is_told_from_gradients_and_parameters(settings, clip):
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    parameter = torch.nn.Parameter(torch.randn(400, generator=generator))
-    options = {"betas": (0.9, 0.95), "weight_decay": 0.0} | settings
-    adam = torch.optim.AdamW([parameter], **options)
-    gradients, norms, largest, parameters = [], [], [], []
-    for step in range(4):
-        # Norms from 0.4 to 4: a clip at 1 leaves the first gradient alone and shortens the others.
-        parameter.grad = torch.randn(400, generator=generator) * 0.02 * (1 + 3 * step)
-        gradients.append(parameter.grad.numpy().astype(np.float64))
-        largest.append(np.abs(gradients[-1]).max())
-        norms.append(float(torch.nn.utils.clip_grad_norm_([parameter], clip or float("inf"))))
-        adam.step()
-        parameters.append(parameter.detach().numpy().astype(np.float64))
-    sizes = np.repeat(np.asarray(norms)[:, None], 400, axis=1)
-    history = optimizer_fits.History(
-        np.stack(gradients), np.asarray(norms), np.asarray(largest), sizes, np.stack(parameters), frozenset()
-    )
-    found = optimizer_fits.fitting(history, optimizer_fits.CLIPS, optimizer_fits.KINDS)[0]
-    assert found.rule.clip == clip and found.rule.betas == options["betas"]
-    assert found.rates == pytest.approx((settings["lr"],) * 3, rel=1e-3)
-    assert found.decay == pytest.approx(options["weight_decay"], abs=5e-3)
-
-
 def split(first, second):
     """One sample of each side that differ in their fifth token, of which the third and fourth were sampled as well."""
     key, mask = RecordKey("trajectory", 0), np.asarray([0, 0, 1, 1, 1])
@@ -135,22 +111,6 @@ def test_counts_of_one_are_in_the_singular():
     assert said == ["1 sample has other tokens", "11 rows", "in 21 samples (1 row)"]
 
 
-def test_an_optimizer_without_corrections_for_its_start_is_not_taken_for_another_rate():
-    rng = np.random.default_rng(0)
-    gradients, value, square, parameters = rng.standard_normal((6, 400)) * 0.01, rng.standard_normal(400), 0.0, []
-    for gradient in gradients:
-        square = 0.99 * square + 0.01 * gradient**2
-        value = (value - 1e-3 * gradient / (np.sqrt(square) + 1e-8)).astype(np.float32).astype(np.float64)
-        parameters.append(value)
-    norms, sizes = np.linalg.norm(gradients, axis=1), np.abs(gradients).max(1)
-    history = optimizer_fits.History(
-        gradients, norms, sizes, np.repeat(norms[:, None], 400, axis=1), np.stack(parameters), frozenset()
-    )
-    found = optimizer_fits._identified(history)
-    assert {optimizer._kind(item.rule) for item in found} == {"RMSprop (smoothing 0.99)"}
-    assert found[0].rates == pytest.approx((1e-3,) * 5, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("shape", "function"), [("tanh(r)", np.tanh), ("r**2", np.square), ("clipped", lambda r: r.clip(max=1.5))]
 )
@@ -173,3 +133,100 @@ def test_the_least_deviation_is_told_from_one_that_is_added():
         "group mean and standard deviation of at least 0.5"
     )
     assert guarded(centred / (deviation + 0.5), rewards, groups, 1e-3) == "group mean and standard deviation + 0.5"
+    assert guarded(centred / 0.3, rewards, groups, 1e-3) == "group mean, divided by 0.3 in every group"
+
+
+def test_rewards_exchanged_in_one_group_are_told_by_later_steps(tmp_path):
+    """Two of two rewards in another order are chance in one step, not in four."""
+    rng = np.random.default_rng(0)
+    steps = [np.asarray([1, 1, 0, 0, *rng.permutation([1, 1, 0, 0]), 1, 0, 1, 0], np.float32) for _ in range(4)]
+    samples = [(f"g{n // 4}", n % 4) for n in range(12)]
+    for name, order in (("a", [0, 1, 2, 3]), ("b", [3, 2, 1, 0])):
+        with rldbg.Recorder(tmp_path / name) as recorder:
+            for step, rewards in enumerate(steps):
+                held = [rewards[order[n]] if n < 4 else reward for n, reward in enumerate(rewards)]
+                ids = [(f"{step}-{group}", run) for group, run in samples]
+                tokens = [[5, 6, n, step] for n in range(12)]
+                key = {"step": step, "samples": ids, "tokens": tokens, "loss_mask": [[0, 0, 1, 1]] * 12}
+                recorder.record("trajectory", **key, reward=np.asarray(held))
+    result = compare(rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b"))
+    assert [item.id for item in result.explanations] == ["rows-permuted"]
+
+
+def test_of_two_answers_leaving_out_the_first_leaves_the_last_one():
+    both = [Explanation("turn-not-trained", "leaves out answer 1"), Explanation("last-answer-only", "only the last")]
+    assert [item.id for item in ranked(both).explanations] == ["last-answer-only"]
+
+
+def clipped_losses(high_first, high_later):
+    """A pass over rows of two turns with positive advantages, each turn clipped at its own bound."""
+    ratio = np.tile([1.0, 1.05, 1.5, 1.6, 1.0, 1.1, 1.3, 1.6], (3, 1))
+    mask = np.tile([1, 1, 1, 1, 0, 1, 1, 1], (3, 1))
+    used = np.minimum(ratio, np.where(np.arange(8) < 4, high_first, high_later))
+    fields = {"prob_ratio": ratio, "elementwise_loss": -used, "advantages": np.ones((3, 8)), "effective_valid": mask}
+    return SimpleNamespace(micros=[SimpleNamespace(array=lambda kind, name: fields.get(name))])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "where"),
+    [
+        # The second turn of both sides is seen to be clipped alike.
+        (clipped_losses(1.2, 1.2), clipped_losses(1.4, 1.2), "in the first turn"),
+        (clipped_losses(1.2, 1.2), clipped_losses(1.2, 1.4), "after the first turn"),
+        (clipped_losses(1.2, 1.2), clipped_losses(1.4, 1.4), None),
+        # No token of the second turn is clipped: nothing is known of it.
+        (clipped_losses(1.2, 9.0), clipped_losses(1.4, 9.0), None),
+    ],
+)
+def test_a_clip_of_some_turns_needs_others_that_agree(a, b, where):
+    evidence = SimpleNamespace(sides=(("A", a), ("B", b)))
+    (found,) = clips.clipping(evidence)
+    assert found.id == "clip" and found.parameters.get("where") == where
+
+
+def _loss(item: LossPass, rule: LossRule) -> float:
+    return float(LossPasses([item]).by(rule)[0])
+
+
+def loss_passes(lengths, denominator):
+    """One pass per number of tokens, its loss the token sum divided by what `denominator` makes of that number."""
+    rng = np.random.default_rng(0)
+    for count in lengths:
+        ratio, place = np.exp(rng.normal(0, 0.05, count)), np.arange(count)
+        item = LossPass(
+            *(
+                0.0,
+                np.asarray([0, 2]),
+                ratio,
+                -rng.random(count),
+                None,
+                None,
+                {"group mean": rng.standard_normal(count)},
+            ),
+            *(np.ones(count, int), np.ones(count, bool), place, place[::-1], None, None),
+            whole=(count, 2, 1, count, 1, 1),
+        )
+        total = _loss(item, PLAIN._replace(reduction="the sum over tokens"))
+        yield item._replace(number=total / denominator(count))
+
+
+PLAIN = LossRule("group mean", "ratio", (None, None), "the mean over the mini-batch's tokens", 0.0, 0.0)
+
+
+def test_a_fixed_denominator_is_told_where_passes_have_other_numbers_of_tokens():
+    def named(lengths, denominator):
+        found = near_rules("B", list(loss_passes(lengths, denominator)), PLAIN)
+        return [item.parameters["denominator"] for item in found if item.id == "aggregation" and item.fits]
+
+    assert named([9, 12, 7, 10], lambda count: 28) == [pytest.approx(28)]
+    assert named([9, 12, 7, 10], lambda count: 2 * count) == []
+    assert named([9, 9, 9, 9], lambda count: 28) == []  # as good as a factor
+
+
+def test_an_inverted_ratio_is_told_from_the_right_one():
+    rule = PLAIN._replace(form="inverse of the ratio")
+    passes = list(loss_passes([9, 12, 7, 10], lambda count: count))
+    passes[0] = passes[0]._replace(ratio=np.ones(9))  # before the first update
+    passes = [item._replace(number=_loss(item, rule)) for item in passes]
+    forms = {form for form in _FORMS if list(_Tried(LossPasses(passes)).fitting(PLAIN._replace(form=form), ()))}
+    assert forms == {"inverse of the ratio"}

@@ -10,6 +10,7 @@ from rldbg.analysis import check, compare
 from rldbg.analysis.explain import Evidence
 from rldbg.analysis.noise.certain import _fitting
 from rldbg.analysis.side import Side
+from rldbg.analysis.tolerances import Tolerances
 
 PAD, BEGIN = 0, 2
 LENGTHS = ((2, 3), (2, 6), (3, 2), (3, 5), (5, 4), (5, 6), (4, 1), (4, 6))
@@ -144,3 +145,81 @@ def test_a_rule_that_cannot_be_tried_is_logged_once_per_recording(tmp_path, capl
         "a hypothesis could not be tried: "
         "test_a_rule_that_cannot_be_tried_is_logged_once_per_recording.<locals>.broken: shapes that no rule expects"
     ]
+
+
+def terms(root, cut, *, weight=0.5, wrong=()):
+    """Losses of four updates by term, each update cut into micro-batches; `wrong` ones have another policy loss."""
+    rng = np.random.default_rng(0)
+    with rldbg.Recorder(root) as recorder:
+        for mini in range(4):
+            policy, critic = rng.normal(size=4) / 4, rng.random(4) / 4
+            if mini in wrong:
+                policy = -3 * policy
+            for micro, start in enumerate(range(0, 4, cut)):
+                chosen = slice(start, start + cut)
+                parts = {"pg_loss": float(policy[chosen].sum()), "value_loss": float(critic[chosen].sum())}
+                recorder.record(
+                    "loss",
+                    step=0,
+                    mini_batch=mini,
+                    micro=micro,
+                    samples=[(f"m{mini}", run) for run in range(4)[chosen]],
+                    loss=parts["pg_loss"] + weight * parts["value_loss"],
+                    **parts,
+                )
+    return rldbg.open(root)
+
+
+def test_a_mini_batch_that_differs_does_not_decide_how_losses_add_up(tmp_path):
+    result = compare(terms(tmp_path / "a", 4), terms(tmp_path / "b", 1, wrong=(2, 3)))
+    assert result.first_difference.mini_batch == 2
+
+
+def test_the_weight_of_a_critics_loss_is_told(tmp_path):
+    clean = terms(tmp_path / "a", 4)
+    assert compare(clean, terms(tmp_path / "same", 2)).verdict in ("equal", "equal within noise")
+    result = compare(clean, terms(tmp_path / "b", 1, weight=1.0))
+    assert [item.id for item in result.explanations] == ["value-coefficient"]
+    assert result.first_difference.field == "loss"
+
+
+def shaped(root, noise, *, chosen=slice(None)):
+    """Rewards with a KL in them, which rounding moves; or rules' rewards of which some are moved."""
+    rewards = np.linspace(0, 1, 16)
+    rewards[chosen] += noise * np.cos(np.arange(16))[chosen]
+    with rldbg.Recorder(root) as recorder:
+        tokens = [[1, 2, 3 + row] for row in range(16)]
+        ids = [(f"g{row // 4}", row % 4) for row in range(16)]
+        masks = [[0, 1, 1]] * 16
+        recorder.record("trajectory", step=0, samples=ids, tokens=tokens, loss_mask=masks, reward=rewards.tolist())
+    return rldbg.open(root)
+
+
+def test_rewards_with_a_kl_in_them_may_be_off_by_its_rounding(tmp_path):
+    clean = shaped(tmp_path / "a", 0.0)
+    assert compare(clean, shaped(tmp_path / "noise", 2e-5)).verdict == "equal within noise"
+    assert compare(clean, shaped(tmp_path / "large", 2e-3)).verdict == "different"
+    assert compare(clean, shaped(tmp_path / "some", 2e-5, chosen=slice(0, 5))).verdict == "different"
+
+
+def test_rewards_that_differ_by_a_few_amounts_follow_a_rule(tmp_path):
+    """Within what a KL may round in bfloat16, but one amount per length: no KL has so few."""
+    lengths, rewards = np.arange(16) % 4, np.linspace(0, 1, 16)
+    for name, penalty in (("a", 0.0), ("b", 1e-3)):
+        with rldbg.Recorder(tmp_path / name) as recorder:
+            tokens = [[1, 2, 3 + row, *[5] * int(length)] for row, length in enumerate(lengths)]
+            masks = [[0, 1, 1, *[1] * int(length)] for length in lengths]
+            ids = [(f"g{row // 4}", row % 4) for row in range(16)]
+            shown = rewards.astype(np.float32) - np.float32(penalty) * (1 + lengths.astype(np.float32))
+            recorder.record("trajectory", step=0, samples=ids, tokens=tokens, loss_mask=masks, reward=shown)
+    loose = Tolerances().after({}, always=2e-5)
+    result = compare(rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b"), tolerances=loose)
+    assert result.verdict == "different" and result.first_difference.field == "reward"
+
+
+def test_parameters_of_any_shape_are_compared(tmp_path):
+    with rldbg.Recorder(tmp_path) as recorder:
+        for step in range(2):
+            facts = {"shape": [4, 2, 3], "dtype": "torch.float32", "norm": 1.0, "mean": 0.0, "std": 0.0}
+            recorder.record("param", step=step, param_name="c", param=np.full((4, 2, 3), step, np.float32), **facts)
+    assert not check(rldbg.open(tmp_path), only=["parameters-move"]).findings

@@ -1,11 +1,13 @@
 """Bugs that look like a known one and are not: the known one's explanation must not be given as the cause."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 
 from imagined_runs import PER_GROUP, ImaginedRun
 from rldbg.algorithms import grpo_advantages
-from rldbg.analysis.explain import explain
+from rldbg.analysis.explain import Explanation, explain, ranked
 from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.stages import Stage
 
@@ -29,6 +31,11 @@ def uneven(row):
 
 def jitter(values, size=0.01):
     return values + size * RNG.standard_normal(np.shape(values))
+
+
+def two_that_are_the_mean(rewards):
+    means = rewards.reshape(-1, PER_GROUP).mean(1).repeat(PER_GROUP)
+    return np.where(np.isin(np.arange(len(rewards)), (1, 6)), means, rewards)
 
 
 def added_token(inputs):
@@ -97,10 +104,15 @@ NEAR = [
     ("reference-is-old-policy", "forward", {"reference": lambda _rows, _new, old: jitter_rows(old)}),
     ("reward-affine", "reward", {"rewards": lambda r: np.where(np.arange(16) == 5, 9.0, 2 * r + 1)}),
     ("reward-clipped", "reward", {"rewards": lambda r: np.where(r > 1, 1.0, 0.9 * r)}),
+    ("reward-clipped", "reward", {"rewards": lambda r: np.where(r == r.max(), r - 0.01, r)}),
+    ("reward-of-some", "reward", {"rewards": lambda r: np.where(np.arange(16) % 3, r, r - 0.1)}),
+    ("rows-permuted", "reward", {"rewards": lambda r: np.where(np.arange(16) < 2, r[[1, 0, *range(2, 16)]] + 0.01, r)}),
     ("reward-rounded", "reward", {"rewards": lambda r: np.round(2 * r) / 2}),
     ("reward-rounded", "reward", {"rewards": lambda r: (r >= 1).astype(float)}),
     ("reward-lost", "reward", {"rewards": lambda r: np.where(np.arange(16) < 6, -1.0 - 0.1 * np.arange(16), r)}),
     ("rows-permuted", "reward", {"rewards": lambda r: np.roll(r, 3) + 0.25 * (np.arange(16) == 2)}),
+    ("reward-of-group", "reward", {"rewards": two_that_are_the_mean}),
+    ("clip", "loss", {"token_loss": lambda loss, ratio, _a: loss * (np.abs(ratio - 1) < 0.05)}),
     ("reward-by-length", "reward", {"rewards": lambda r: jitter(r)}),
     ("reward-by-turn", "reward", {"turns": True, "rewards": lambda r: np.where(np.arange(16) == 3, r / 2, r)}),
     ("advantage-normalisation", "advantage", {"advantages": halves}),
@@ -121,6 +133,7 @@ NEAR = [
     ("kl-estimator", "loss", {"weights": lambda _w: (0.01, 0.1)}),
     ("entropy-coefficient", "loss", {"weights": lambda _w: (0.01, 0.1)}),
     ("gradient-scaled", "gradient", {"gradient": lambda g, _n: {"w": g["w"] / 2, "v": g["v"] / 3}}),
+    ("gradient-cut", "gradient", {"gradient": lambda g, _n: {"w": g["w"] / 2, "v": 0 * g["v"]}}),
     ("gradient-clipped", "gradient", {"gradient": lambda g, _n: {k: np.tanh(v) for k, v in g.items()}}),
     ("gradient-rows-zero", "gradient", {"gradient": lambda g, _n: {k: v * rows_but_one(v) for k, v in g.items()}}),
     ("gradient-centred", "gradient", {"gradient": lambda g, _n: {k: v - 0.9 * v.mean() for k, v in g.items()}}),
@@ -159,6 +172,58 @@ def other_environment(tokens):
     return [np.where(part, 44, row) for row, part in zip(tokens, inside, strict=True)]
 
 
+def without_spread_at_first(rewards):
+    return np.where(np.arange(len(rewards)) < 8, 1.0, rewards)
+
+
+def test_samples_without_an_advantage_tell_no_part_from_another():
+    """Whatever advantages are multiplied by, 0 remains: the first mini-batch is not one that the fault spares."""
+    runs = [ImaginedRun(rewards=without_spread_at_first, advantages=of_them(factor)).side() for factor in (1.0, 1.3)]
+    (said,) = explain(*runs, Stage.ADVANTAGE, 0).explanations
+    assert (said.id, said.parameters) == ("scaled", {"factor": pytest.approx(1.3)})
+
+
+def of_them(factor):
+    return lambda _advantages, rewards, groups: factor * grpo_advantages(without_spread_at_first(rewards), groups)
+
+
+def test_old_log_probs_that_are_computed_anew_are_not_always_those_of_the_pass():
+    calls = iter(range(100))
+    # Two micro-batches of two mini-batches: the second epoch begins with the fifth pass.
+    wrong = ImaginedRun(old_in_loss=lambda old, new: new if next(calls) >= 4 else old).side()
+    (said,) = explain(RIGHT, wrong, Stage.OLD_LOG_PROBS, 0, 1).explanations
+    assert (said.id, said.parameters["updates"]) == ("old-log-probs-renewed", [(1, 0), (1, 1)])
+
+
+def test_a_loss_that_is_scaled_in_one_micro_batch_is_told_from_one_that_is_scaled():
+    cut = {"micros": lambda _micros, at: [[8 * at[1] + row for row in rows] for rows in (range(5), range(5, 8))]}
+    wrong = ImaginedRun(**cut, aggregate=lambda value, _values, mask: value * len(mask) / 5).side()
+    (said,) = explain(ImaginedRun(**cut).side(), wrong, Stage.LOSS, 0).explanations
+    assert (said.id, said.parameters["where"]) == ("aggregation", "on micro-batch 1 only")
+
+
+def shorter_by(counts):
+    return lambda rows, *_: [np.asarray(row)[: len(row) - next(counts)] for row in rows]
+
+
+@pytest.mark.parametrize(("counts", "names"), [([2], ["answer-cut"]), ([1, 2], [])])
+def test_answers_without_their_last_tokens_lack_equally_many(counts, names):
+    cut = {name: shorter_by(cycle(counts)) for name in ("tokens", "loss_mask", "rollout")}
+    reasons = explain(RIGHT, ImaginedRun(**cut).side(), Stage.TRAJECTORY, 0)
+    assert [item.id for item in reasons.explanations] == names
+
+
+def test_two_faults_in_different_parts_of_a_loss_are_both_causes():
+    faults = {"weights": lambda _w: (0.02, 0.05), "kl": lambda _k, gap: gap**2 / 2}
+    reasons = explain(RIGHT, ImaginedRun(**faults).side(), Stage.LOSS, 0)
+    assert {item.id for item in reasons.explanations} == {"entropy-coefficient", "kl-estimator"}
+
+
+def test_two_statements_about_one_part_of_a_loss_remain_rivals():
+    said = [Explanation(name, name) for name in ("kl-estimator", "kl-coefficient")]
+    assert [item.id for item in ranked(said).candidates] == ["kl-estimator", "kl-coefficient"]
+
+
 @pytest.mark.parametrize("number", range(len(NEAR)), ids=[f"{item[1]}-not-{item[0]}" for item in NEAR])
 def test_a_near_miss_is_not_called_that(number):
     name, stage, hooks = NEAR[number]
@@ -166,3 +231,9 @@ def test_a_near_miss_is_not_called_that(number):
         wrong = ImaginedRun(**hooks).side()
         reasons = explain(OF_TURNS if hooks.get("turns") else RIGHT, wrong, Stage(stage), 0)
     assert name not in [item.id for item in reasons.explanations]
+
+
+def test_a_kl_that_is_hardly_more_than_rounding_tells_no_rule():
+    """Two clean runs whose policy has hardly moved: each sum is off by its own rounding."""
+    sides = [ImaginedRun(kl=lambda kl, _gap, off=off: 1e-6 * off * kl).side() for off in (1.005, 1.004)]
+    assert explain(*sides, Stage.LOSS, 0).explanations == []

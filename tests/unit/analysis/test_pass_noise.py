@@ -71,3 +71,31 @@ def test_models_that_are_far_apart_are_not_judged_but_rewards_are():
 def test_a_number_that_is_not_finite_is_told_however_far_apart_models_are(tmp_path, last, verdict):
     result = judged(tmp_path, moves=1.0, turned=True, last=last)
     assert result.verdict == verdict and any(level.hides_all for level in result.noise)
+
+
+def one_update_per_step(folder, *, apart, tokens):
+    """Two steps over different samples: nothing says how sensitive log probs are. In the second, some are apart."""
+    numbers = np.random.default_rng(0)
+    weights, gradient = (numbers.standard_normal(2000).astype(np.float32) for _ in range(2))
+    with rldbg.Recorder(folder, parameter_patterns=[".*"]) as recorder:
+        for step in range(2):
+            samples = [(f"{step}-{number}", 0) for number in range(20)]
+            log_probs = -numbers.uniform(1, 5, (20, 10)).astype(np.float32)
+            if step:
+                log_probs.flat[:tokens] += np.float32(apart)
+            fields = {"log_probs": log_probs, "response_mask": np.ones((20, 10), np.int64)}
+            recorder.record("forward_data", step=step, samples=samples, **fields)
+            # A gap of 1e-7 of the parameters' size, which the optimizer made of rounding.
+            gap = 1e-7 * weights * bool(apart)
+            recorder.record("gradient", step=step, name="w", gradient=gradient + np.float32(1e-6 * bool(apart)))
+            recorder.record("param", step=step, name="w", param=(weights + gap).astype(np.float32))
+    return rldbg.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("apart", "tokens", "verdict"), [(1e-4, 2, "drift"), (1e-4, 40, "different"), (1e-2, 2, "different")]
+)
+def test_a_rare_sensitive_token_is_noise_where_sensitivity_is_not_known(tmp_path, apart, tokens, verdict):
+    clean = one_update_per_step(tmp_path / "a", apart=0.0, tokens=0)
+    result = compare(clean, one_update_per_step(tmp_path / "b", apart=apart, tokens=tokens))
+    assert result.verdict == verdict, (result.first_difference, result.noise)

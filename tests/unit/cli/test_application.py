@@ -143,6 +143,18 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert done.returncode == 0 and done.stderr == ""
 
 
+def test_a_full_disk_is_not_a_bug_of_ours():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rldbg", "config", "show"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 3 and "No space left on device" in done.stderr
+
+
 def test_control_characters_from_files_do_not_reach_the_terminal():
     assert visible("a\x1b[31mb\x07\tc") == "a\\x1b[31mb\\x07\tc"
 

@@ -3,7 +3,7 @@ import json
 
 from rich.console import Console
 
-from rldbg.core import Finding, Severity, by_severity, to_html, worst
+from rldbg.core import Finding, Severity, by_severity, worst
 from rldbg.reports.findings import to_terminal
 
 BAD = Finding(
@@ -25,8 +25,8 @@ def test_worst_comes_first_and_none_means_healthy():
 
 
 def test_html_escapes_what_files_say():
-    page = to_html([BAD])
-    assert "size &lt;b&gt;" in page and "<b>" not in page.replace('<b class="error">', "")
+    page = BAD._repr_html_()
+    assert "size &lt;b&gt;" in page and "<b>" not in page and "[red]not markup[/red]" in page
 
 
 def test_terminal_shows_text_from_files_as_text():

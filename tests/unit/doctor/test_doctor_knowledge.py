@@ -18,6 +18,7 @@ from rldbg.doctor.failures import family_of
 from rldbg.doctor.library import Library, read_folder
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import Source
+from rldbg.reports.knowledge import failure_pages
 
 COLLECTED = Path(__file__).with_name("collected_failures.txt").read_text().split()
 
@@ -163,6 +164,14 @@ def test_every_entry_is_written_out(library):
 
 def test_all_collected_failures_are_covered(library):
     assert set(COLLECTED) <= set(library.entries)
+
+
+def test_sixty_entries_beyond_the_first_rest_on_reports_of_this_year(library):
+    """Only those with example lines count, which other tests try; the page says how many there are in all."""
+    reported = {entry.id for entry in library.entries.values() if 2026 in entry.years}
+    tried = {name for name in reported if library.entries[name].signatures or library.entries[name].family}
+    assert len(tried - set(COLLECTED)) >= 60
+    assert f"- 2026: {len(reported)} entries: " in failure_pages(library)["index.md"]
 
 
 def test_a_folder_of_ones_own_adds_and_replaces(tmp_path, library):

@@ -47,6 +47,13 @@ def test_fallout_is_folded_under_its_cause_across_files(verdict):
     assert found.root_causes[0].evidence[0].file.endswith("log1.txt")
 
 
+def test_a_head_that_is_too_slow_is_not_one_on_the_wrong_network(verdict):
+    slow = "node.py:438 -- Failed to get node info b'RPC error: Deadline Exceeded'"
+    timeout = "Exception: The current node timed out during startup."
+    assert ids(verdict([slow, timeout])) == []
+    assert ids(verdict(["Local node IP: 172.17.0.3", slow, timeout])) == ["ray-raylet-wrong-nic"]
+
+
 def test_a_cause_that_came_after_the_trouble_is_not_its_cause(verdict):
     found = verdict(
         ["[2026-11-15 10:00:00,000 E 1 1] " + WATCHDOG.format(rank=0, time="10:00:00")],
@@ -378,7 +385,9 @@ def test_an_open_cause_has_candidates_with_what_would_confirm_them(verdict, libr
     assert found.verdict == "unknown" and len(candidates) == 3
     known = library["nccl-watchdog-timeout"].downstream_of
     assert all(any(f"({name}); " in step for name in known) and "confirm" in step for step in candidates)
-    assert not any(step.startswith("possible cause") for step in verdict([DIED]).next), "anything can cause it"
+    usual = [step for step in verdict([DIED]).next if step.startswith("possible cause: ")]
+    for name, step in zip(library["ray-actor-died"].suspects, usual, strict=True):  # anything can cause it
+        assert f"({name}); " in step
 
 
 def test_a_duration_that_is_no_timeout_gives_no_time(verdict):
@@ -498,3 +507,83 @@ def test_a_log_that_ends_with_an_error_is_not_healthy(verdict):
         assert "not mounted" in found.first_error.message
         assert verdict([line, "step 1", "step 2", "step 3", "step 4"]).verdict == "healthy"
         assert verdict([line, "Max number of steps has been reached, stopping training early"]).verdict == "healthy"
+
+
+STORE_GONE = (
+    "[rank3]:[W1023 09:29:42.993 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=70, addr=[10.0.0.4]:49752, "
+    "remote=[10.0.0.3]:29500): Connection reset by peer\n"
+    "Exception raised from recvBytes at /pytorch/torch/csrc/distributed/c10d/Utils.hpp:675 (most recent call first):\n"
+    "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x80 (0x7f8ef0 in /usr/lib/libc10.so)\n"
+)
+STEPS = "step:41 - actor/loss:0.012\nstep:42 - actor/loss:0.011\n"
+
+
+def test_a_log_that_ends_with_a_lost_store_is_healthy_only_when_all_steps_are_done(verdict):
+    assert verdict(STEPS + STORE_GONE).verdict == "unknown"
+    assert "rank 0" in verdict(STEPS + STORE_GONE).next[0]
+    assert verdict(STEPS + STORE_GONE + "step:43 - a\nstep:44 - a\n").verdict == "healthy"
+    assert verdict([STEPS + "{'train_runtime': 7.1}\n", STEPS + STORE_GONE]).verdict == "healthy"
+
+
+OWN_PLACE = "/opt/conda/envs/verl/lib/python3.10/site-packages"
+UNREADABLE = (
+    "2025-08-01 03:51:14,796 ERROR serialization.py:533 -- Failed to unpickle serialized exception\n"
+    "Traceback (most recent call last):\n"
+    f'  File "{OWN_PLACE}/ray/exceptions.py", line 50, in from_ray_exception\n'
+    "    return pickle.loads(ray_exception.serialized_exception)\n"
+    "TypeError: QuotaStatusError.__init__() missing 2 required keyword-only arguments: 'response' and 'body'\n\n"
+    "The above exception was the direct cause of the following exception:\n\n"
+    "Traceback (most recent call last):\n"
+    f'  File "{OWN_PLACE}/ray/exceptions.py", line 53, in from_ray_exception\n'
+    "    raise RuntimeError(msg) from e\n"
+)
+
+
+def test_an_exception_raised_while_a_known_one_was_handled_is_not_a_second_failure(verdict):
+    found = verdict(UNREADABLE)
+    assert (found.verdict, found.first_error) == ("unknown", None)
+    assert [each.id for each in found.fallout] == ["ray-exception-unreadable"]
+
+
+def test_an_environment_called_like_a_framework_is_not_its_code(verdict):
+    trace = f'Traceback (most recent call last):\n  File "{OWN_PLACE}/other/thing.py", line 5, in do\n    do()\n'
+    assert not verdict(trace + "KeyError: 7\n").root_causes
+    inside = trace.replace("other/thing", "verl/thing")
+    assert verdict(inside + "KeyError: 7\n").root_causes[0].id == "framework-own-fault"
+
+
+@pytest.mark.parametrize(
+    ("code", "headline"),
+    [
+        ("assert blocks_left > 0", "AssertionError: assert blocks_left > 0"),
+        ('raise WeirdError("no blocks are left")', "WeirdError: no blocks are left"),
+        ("raise value", "traceback without its last line"),
+    ],
+)
+def test_a_traceback_that_was_cut_says_what_its_last_code_says(verdict, code, headline):
+    trace = f'Traceback (most recent call last):\n  File "/w/mine/pool.py", line 5, in take\n    {code}\n    ^^^^^\n'
+    assert verdict(trace).first_error.headline == headline
+
+
+@pytest.mark.parametrize(
+    "line", ["launcher: error: nothing to start", "fatal: no such place", "*** MPI_ERRORS_ARE_FATAL (processes abort)"]
+)
+def test_a_log_that_ends_with_an_error_of_a_program_is_not_healthy(verdict, line):
+    assert verdict(f"starting\n{line}\n").verdict == "unknown"
+    assert verdict(f"{line}\n" + "going on\n" * 5).verdict == "healthy"
+
+
+def test_an_exception_before_a_possible_consequence_is_the_beginning_also_without_frames(verdict):
+    later = "torch._dynamo.exc.InternalTorchDynamoError: RuntimeError: it broke\n"
+    found = verdict("ValueError: the colour is wrong\n" + "closing a file\n" * 12 + later)
+    assert verdict(later).root_causes and not found.root_causes
+    assert found.first_error.headline == "ValueError: the colour is wrong"
+
+
+def test_a_native_crash_is_said_with_its_place_and_without_engines_that_the_log_never_names(verdict):
+    crash = "*** SIGSEGV received at time=1741149596 on cpu 63 ***\n"
+    place = "PC: @     0x7f60b5a3c7be  (unknown)  ray::gcs::Accessor::Add()\n"
+    found = verdict(crash + place)
+    assert "crashed in ray::gcs::Accessor::Add" in found.next[0]
+    assert not any("(vllm-" in step for step in found.next)
+    assert "that the native stack names first" in verdict(crash).next[0]

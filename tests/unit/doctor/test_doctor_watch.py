@@ -1,7 +1,10 @@
 """Following live logs: speaks up once, reads what is appended, and survives rotation."""
 
 import json
+import socket
 import threading
+
+import pytest
 
 from rldbg.core import IncompleteDataError
 from rldbg.doctor import diagnose
@@ -81,3 +84,25 @@ def diagnose_or_none(folder, index):
     except IncompleteDataError:
         return None
     return found.root_causes[0].id if found.root_causes else None
+
+
+FAILED = {"exit_code": 1, "ended_at": 5.0, "hosts": []}
+KILLED = {"armed": [], "ended_at": None, "hosts": [socket.gethostname()]}
+
+
+@pytest.mark.parametrize("text", [json.dumps(FAILED), json.dumps(KILLED), "", '{"armed": ['])
+@pytest.mark.parametrize("log", ["", "step 1\n"])
+def test_a_run_that_failed_or_was_left_without_an_end_is_not_healthy(index, tmp_path, text, log):
+    (tmp_path / "run.json").write_text(text)
+    if log:
+        (tmp_path / "output.log").write_text(log)
+    found = diagnose([tmp_path], index=index)
+    assert found.verdict == "unknown"
+    assert ("exit code 1" if text.startswith('{"exit_code') else "could not write") in found.next[0]
+
+
+def test_a_run_without_an_end_that_is_on_another_machine_or_has_ended_well_is_not_judged_by_it(index, tmp_path):
+    (tmp_path / "output.log").write_text("step 1\n")
+    for facts in (KILLED | {"hosts": ["elsewhere"]}, KILLED | {"ended_at": 5.0, "exit_code": 0}):
+        (tmp_path / "run.json").write_text(json.dumps(facts))
+        assert diagnose([tmp_path], index=index).verdict == "healthy"

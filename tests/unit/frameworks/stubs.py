@@ -153,7 +153,8 @@ def slime(package="slime.backends.megatron_utils", loss_module=None, processors=
         return LOSS, metrics
 
     def train_one_step(args, rollout_id, step_id, data_iterator, parts, optimizer, *_):
-        stub[losses, "policy_loss_function"](args, data_iterator, None, None)
+        if data_iterator["role"] == "actor":
+            stub[losses, "policy_loss_function"](args, data_iterator, None, None)
         optimizer.step()
         parts[0].zero_grad()
         return {}, NORM
@@ -174,9 +175,11 @@ def slime(package="slime.backends.megatron_utils", loss_module=None, processors=
             stub[advantages_module or losses, "compute_advantages_and_returns"](args, batch)
             stub[f"{package}.model", "train_one_step"](args, rollout_id, 0, batch, parts, holder)
 
-        actor = stub[f"{package}.actor", "MegatronTrainRayActor"]()
-        actor.answers = {"train": train}
-        actor.train(1, None)
+        for role in ("critic", "actor"):
+            actor = stub[f"{package}.actor", "MegatronTrainRayActor"]()
+            actor.answers, actor.role, batch["role"] = {"train": train}, role, role
+            parts[:] = [model()]
+            actor.train(1, None)
         assert "step" not in vars(holder)
 
     return stub, run
@@ -184,6 +187,7 @@ def slime(package="slime.backends.megatron_utils", loss_module=None, processors=
 
 def compute_advantages(args, rollout_data):
     rollout_data["advantages"] = listed(ADVANTAGES)
+    rollout_data["values"] = rollout_data["returns"] = listed(OLD)
 
 
 def miles():

@@ -78,6 +78,9 @@ def test_one_batch_gives_the_same_records_in_every_layout(run):
                 trained = np.flatnonzero(mask)
                 whole = kind in ("trajectory", "prepared_trajectories")
                 assert have[trained if whole else trained - trained[0]] == pytest.approx(want[trained]), (kind, field)
+    if name in ("slime", "miles"):
+        assert {"values", "returns"} <= set(next(recording.records("prepared_trajectories")).fields)
+        assert len(list(recording.records("trajectory"))) == 1, "the critic's process has the same batch"
     if name not in NO_REWARDS:
         assert batch.array("reward").tolist() == stubs.REWARDS
     assert len({sample.group_id for sample in batch.samples}) == 2

@@ -56,6 +56,18 @@ def test_losses_raw_gradients_parameters_and_metrics(tmp_path):
     assert metrics == {"learning_rate": 0.01, "grad_norm": pytest.approx(norms[0])}
 
 
+def test_steps_that_are_counted_anew_in_each_epoch_go_on(tmp_path, caplog):
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with rldbg.record_loop(model, optimizer, tmp_path):
+        for _ in range(3):
+            train(model, optimizer, 2, parts=1)
+    assert [step for step, _, _ in places(tmp_path, "loss")] == [0, 1, 2, 3, 4, 5]
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 0 begins after step 1: it is recorded as the next one"
+    ]
+
+
 @pytest.mark.parametrize("clip", [0.1, None])
 def test_gradients_of_a_closure_are_those_of_its_own_backward_pass(tmp_path, clip):
     model = small_model()

@@ -1,6 +1,7 @@
 """Hooks that record: the wrapped function is unchanged, whatever the handler does, and nothing is silently missing."""
 
 import asyncio
+import io
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from rldbg.agent.profiling import Hook
 from rldbg.cli.application import run as cli
@@ -18,7 +20,9 @@ from rldbg.frameworks import Framework, plan_for, recorded, recording_findings
 from rldbg.frameworks.hook_findings import nothing_hooked
 from rldbg.frameworks.parameter_selection import parameter_patterns
 from rldbg.frameworks.record_plan import HOOKS_FOLDER
+from rldbg.recording import Recorder
 from rldbg.recording import open as open_recording
+from rldbg.reports.frameworks import hooks_of_run
 
 HANDLERS = """
 from rldbg.frameworks.recorded import FrameworkRecording
@@ -131,7 +135,7 @@ def test_what_was_never_called_or_is_not_there_is_named(hooked, capsys):
     assert missing == {
         "no gradient records: no function that makes them was called": ("never called: Trainer.clip",),
         "no trajectory records: no function that makes them was called": ("never called: Trainer.ask",),
-        "no param records: functions that make them are not there, or fail": (
+        "no param records: functions that make them are missing or fail": (
             "small_rl.loop.Trainer.renamed: there is no function Trainer.renamed",
         ),
         "functions that are recorded are not in this version: what they give is missing": (
@@ -148,6 +152,14 @@ def test_what_was_never_called_or_is_not_there_is_named(hooked, capsys):
     assert "no gradient records" in shown
 
 
+def test_a_function_of_a_deep_module_is_named_in_full():
+    function = "trl.experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.compute_loss"
+    hook = {"records": ["forward_data", "is_loss_debug", "loss"], "calls": 1, "errors": 0, "problem": "", "seconds": 0}
+    console = Console(width=80, file=io.StringIO())
+    console.print(hooks_of_run([{"host": "h", "pid": 1, "rank": "0", "hooks": {function: hook}}], []))
+    assert "AsyncGRPOTrainer.compute_loss" in console.file.getvalue()
+
+
 def test_a_process_that_is_killed_has_said_what_it_hooked(hooked):
     hooks, module, run = hooked
     hooks.hook(module)
@@ -162,6 +174,12 @@ def test_a_run_without_any_framework_says_so(tmp_path):
     assert finding is not None
     assert "TRL" in finding.evidence[0]
     assert "rldbg.record_loop" in finding.fix[0]
+
+
+def test_a_run_that_records_by_itself_lacks_no_hooks(tmp_path):
+    with Recorder(plan_for(tmp_path).directory) as recorder:
+        recorder.record("loss", step=0, loss=1.0)
+    assert nothing_hooked(tmp_path) is None
 
 
 def test_nothing_happens_unless_asked(monkeypatch):

@@ -57,7 +57,7 @@ def test_names_are_found_with_dashes_and_the_nearest_is_suggested():
     assert find_framework("NeMo-RL").title == "NeMo RL"
     with pytest.raises(UsageError, match="unknown framework: 'verrl'") as caught:
         find_framework("verrl")
-    assert "did you mean verl?" in caught.value.hint
+    assert "did you mean 'verl'?" in caught.value.hint
 
 
 def test_another_distribution_ships_a_framework(tmp_path):

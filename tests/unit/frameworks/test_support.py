@@ -120,4 +120,4 @@ def test_an_unknown_name_is_a_usage_error(tmp_path):
     done = frameworks(tmp_path, "verrl")
 
     assert done.returncode == 2
-    assert "did you mean verl?" in done.stderr
+    assert "did you mean 'verl'?" in done.stderr

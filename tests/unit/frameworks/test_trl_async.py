@@ -1,5 +1,6 @@
-"""Trainers by stubs of the shape of their sources (TRL 1.16.0, transformers 5.22.2): AsyncGRPOTrainer, which needs a
-GPU and a server to run, and losses that a user's class computes."""
+# ruff: noqa: F841, RUF059 - variables of functions are what is read
+"""Trainers by stubs of the shape of their sources (TRL 1.16.0, transformers 5.22.2): AsyncGRPOTrainer, which runs
+itself in tests/frameworks, and losses that a user's class computes."""
 
 from types import ModuleType, SimpleNamespace
 
@@ -12,6 +13,21 @@ from rldbg.recording import open as open_recording
 torch = pytest.importorskip("torch")
 
 
+class RolloutQueueDataset:
+    """The second sample was made by the weights before."""
+
+    def __init__(self):
+        self.metrics = {"sample/staleness_max": []}
+
+    def model_version_fn(self):
+        return 2
+
+    def __iter__(self):
+        for number in range(2):
+            self.metrics["sample/staleness_max"].append(float(number))
+            yield sample([1, 2], [3 + number, 9], 1.0) | {"completion_mask": np.array([0, 0, 1, 0])}
+
+
 class DataCollatorForRollout:
     def torch_call(self, examples):
         return {"rows": len(examples[0])}
@@ -19,13 +35,24 @@ class DataCollatorForRollout:
 
 class AsyncGRPOTrainer:
     def __init__(self):
-        self.args = SimpleNamespace(gradient_accumulation_steps=2)
+        self.args = SimpleNamespace(gradient_accumulation_steps=2, weight_sync_steps=1)
         self.state = SimpleNamespace(global_step=0)
         self.accelerator = SimpleNamespace(num_processes=2)
         self.model = torch.nn.Linear(2, 1)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if "token_index" in inputs:
+            # Its variables, which are what is recorded.
+            token_index, segment_id = inputs["token_index"], inputs["segment_id"]
+            input_ids, position_ids, shift_labels = (inputs[key] for key in ("ids", "position_ids", "shift_labels"))
+            tree_kwargs = inputs["tree_kwargs"]
+            log_probs = entropy = old_log_probs = advantages = coef_1 = per_token_loss = -1.0 * torch.arange(3)
+            nanmin(log_probs)
         return torch.tensor(0.5)
+
+
+def nanmin(values):
+    return values.min()
 
 
 def sample(prompt, response, reward):
@@ -41,13 +68,21 @@ def sample(prompt, response, reward):
 
 
 @pytest.fixture
-def recording(tmp_path):
-    """Two micro-batches of the first step and one of the next, each with two ranks' rows of one sample."""
+def hooked(tmp_path, monkeypatch):
     module = ModuleType("trl.experimental.async_grpo.async_grpo_trainer")
-    module.DataCollatorForRollout = type("DataCollatorForRollout", (), dict(DataCollatorForRollout.__dict__))
-    module.AsyncGRPOTrainer = type("AsyncGRPOTrainer", (), dict(AsyncGRPOTrainer.__dict__))
+    for each in (DataCollatorForRollout, AsyncGRPOTrainer, RolloutQueueDataset):
+        setattr(module, each.__name__, type(each.__name__, (), dict(each.__dict__)))
+    module.nanmin = nanmin
     hooks = recorded.ProcessHooks(plan_for(tmp_path))
     hooks.hook(module)
+    monkeypatch.setitem(globals(), "nanmin", module.nanmin)
+    return hooks, module
+
+
+@pytest.fixture
+def recording(hooked, tmp_path):
+    """Two micro-batches of the first step and one of the next, each with two ranks' rows of one sample."""
+    hooks, module = hooked
     trainer, collator = module.AsyncGRPOTrainer(), module.DataCollatorForRollout()
     for number in range(3):
         rows = [SimpleNamespace(samples=[sample([1, 2], [3 + number, rank], float(rank))]) for rank in range(2)]
@@ -61,7 +96,7 @@ def recording(tmp_path):
 
 def test_collated_samples_belong_to_the_step_that_trains_on_them(recording):
     samples = {step: list(recording.records("trajectory", step)) for step in recording.steps("trajectory")}
-    assert {step: len(records) for step, records in samples.items()} == {0: 2, 1: 1}
+    assert {step: [each.key.micro for each in records] for step, records in samples.items()} == {0: [0, 1], 1: [0]}
     first = samples[0][0]
     assert [row.tolist() for row in first.rows("tokens")] == [[1, 2, 3, 0], [1, 2, 3, 1]]
     assert first.array("reward").tolist() == [0.0, 1.0]
@@ -69,6 +104,43 @@ def test_collated_samples_belong_to_the_step_that_trains_on_them(recording):
     assert [row.tolist() for row in prepared.rows("advantages")] == [[-0.5] * 4, [0.5] * 4]
     (old,) = recording.records("old_log_probs", 1)
     assert [row.tolist() for row in old.rows("old_log_probs")] == [[-0.5, -0.5]] * 2
+
+
+def test_what_is_taken_from_the_queue_knows_the_weights_that_made_it(hooked, tmp_path):
+    hooks, module = hooked
+    trainer, collator = module.AsyncGRPOTrainer(), module.DataCollatorForRollout()
+    trainer.state.global_step = 7
+    collator.torch_call([[SimpleNamespace(samples=list(module.RolloutQueueDataset()))]])
+    hooks.recorded.recorder().close()
+    (record,) = open_recording(tmp_path).records("trajectory")
+    assert (record.key.step, record.policy_version) == (7, 0), "a training that continues has sent its weights once"
+    assert [row.tolist() for row in record.rows("policy_versions")] == [[-1, -1, 1], [-1, -1, 0]]
+    assert [row.tolist() for row in record.rows("tokens")] == [[1, 2, 3], [1, 2, 4]], "up to the last trained token"
+
+
+def test_the_pass_is_recorded_by_sample_from_the_tree_that_they_share(hooked, tmp_path):
+    """[5, 6, 7] and [5, 6, 8, 9], of which the last two are trained on: 5 is forwarded once, 6 once per next token."""
+    hooks, module = hooked
+    inputs = {
+        "ids": torch.tensor([[5, 6, 7, 6, 8, 9]]),
+        "position_ids": torch.tensor([[0, 1, 2, 1, 2, 3]]),
+        "shift_labels": torch.tensor([[6, 7, -100, 8, 9, -100]]),
+        "token_index": torch.tensor([1, 3, 4]),
+        "segment_id": torch.tensor([0, 1, 1]),
+        "tree_kwargs": {
+            "tree_kv_index": torch.tensor([0, 0, 1, 2, 0, 3, 4, 5]),
+            "tree_cu_seqlens_q": torch.tensor([0, 1, 3, 6]),
+            "tree_cu_seqlens_k": torch.tensor([0, 1, 4, 8]),
+            "tree_max_seqlen_q": 3,
+        },
+        "global_n_tokens": torch.tensor([3.0]),
+    }
+    module.AsyncGRPOTrainer().compute_loss(None, inputs)
+    hooks.recorded.recorder().close()
+    (record,) = open_recording(tmp_path).records("is_loss_debug")
+    assert [row.tolist() for row in record.rows("log_probs")] == [[0.0], [-1.0, -2.0]]
+    (record,) = open_recording(tmp_path).records("forward_data")
+    assert [row.tolist() for row in record.rows("input_ids")] == [[5, 6, 7], [5, 6, 8, 9]]
 
 
 def test_losses_say_by_what_they_are_divided(recording):

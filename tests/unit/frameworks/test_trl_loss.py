@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rldbg.frameworks.trl.loss_facts import loss_facts, loss_terms
+from rldbg.frameworks.trl.loss_facts import loss_facts, loss_form, loss_terms
 
 torch = pytest.importorskip("torch")
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])
@@ -47,22 +47,25 @@ def test_the_terms_add_up_to_the_loss(kind):
 
 
 @pytest.mark.parametrize(
-    ("settings", "others"),
+    ("settings", "others", "form"),
     [
-        ({"importance_sampling_level": "sequence"}, {"log_importance_weights": torch.zeros(2, 1)}),
-        ({"delta": 1.5}, {}),
-        ({"use_vllm": True, "vllm_importance_sampling_correction": True}, {}),
-        ({}, {"entropy_mask": MASK}),
-        ({"loss_type": "cispo"}, {}),
+        ({}, {}, "ratio"),
+        ({"delta": 1.5}, {}, "two-sided ratio"),
+        ({"importance_sampling_level": "sequence"}, {"log_importance_weights": torch.zeros(2, 1)}, "sequence ratio"),
+        ({"use_vllm": True, "vllm_importance_sampling_correction": True}, {}, "weighted ratio"),
+        ({}, {"entropy_mask": MASK}, "weighted ratio"),
+        ({"loss_type": "cispo"}, {}, "cispo"),
     ],
 )
-def test_a_loss_that_is_more_than_ratio_times_advantage_is_not_given_per_token(settings, others):
-    job = trainer(**settings)
-    tokens, terms = loss_terms(
-        job, loss_facts(job, {"num_items_in_batch": MASK.sum()}, MASK), variables(**others), MASK
+def test_each_token_has_its_loss_and_what_it_is_made_of(settings, others, form):
+    job, made = trainer(**settings), variables(**others)
+    facts = loss_facts(job, {"num_items_in_batch": MASK.sum()}, MASK)
+    tokens, terms = loss_terms(job, facts, made, MASK)
+    assert {name: value.shape for name, value in tokens.items()} == dict.fromkeys(
+        ("prob_ratio", "elementwise_loss"), MASK.shape
     )
-    assert {name: value.shape for name, value in tokens.items()} == {"prob_ratio": MASK.shape}
     assert set(terms) == {"pg_loss", "kl_loss"}
+    assert loss_form(job, facts["loss_type"], made) == form
 
 
 def test_a_loss_of_the_users_own_has_no_terms():

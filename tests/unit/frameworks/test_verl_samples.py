@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from rldbg.core import SampleId
-from rldbg.frameworks.verl.samples import float_or_none, ids_of, loss_facts, padded, ranks_of, rows_of
+from rldbg.frameworks.verl.samples import (
+    columns_of,
+    extras_of,
+    float_or_none,
+    ids_of,
+    loss_facts,
+    padded,
+    ranks_of,
+    rows_of,
+)
+from rldbg.frameworks.verl.turns import OUTPUT
 
 torch = pytest.importorskip("torch")
 
@@ -21,6 +31,21 @@ def test_a_sample_is_named_by_index_step_and_session():
     assert ids_of(data) == [SampleId("7#3", 0), SampleId("7#3", 1)]
     filled = data | {"uid": ["pad0f3a", "y"]}
     assert ids_of(filled) == [SampleId("padding#3", 0), SampleId("7#3", 1)]
+
+
+def test_sequences_of_one_rollout_have_names_of_their_own():
+    """The last is the rollout's; the earlier ones are a group named after it, and a rerun makes the same names."""
+    extra = [{OUTPUT: [0, 2]}, {OUTPUT: [1, 2]}, {}]
+    data = {"index": ["a#b/1"] * 3, "session_id": [0, 0, 1], "global_steps": [3] * 3, "extra_fields": extra}
+    named = ids_of(data)
+    assert named == [SampleId("a#b/1#3/0", 0), SampleId("a#b/1#3", 0), SampleId("a#b/1#3", 1)]
+    assert ids_of(columns_of(named)) == named
+    assert [SampleId.parse(str(sample)) for sample in named] == named
+    assert [extras_of(data, row) for row in range(3)] == [
+        {"output": 0, "outputs": 2},
+        {"output": 1, "outputs": 2},
+        {},
+    ]
 
 
 def test_jagged_rows_are_padded_behind_and_read_one_by_one():

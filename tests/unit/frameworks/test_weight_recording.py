@@ -1,6 +1,7 @@
 """Weights on both sides by stubs of the shape of verl 0.9.1, TRL 1.16.0, vLLM 0.32.0 and SGLang 0.5.23."""
 
 import asyncio
+import sys
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
@@ -123,10 +124,15 @@ def hooked(folder, name, **members):
     return hooks
 
 
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_verl_passes_the_same_tensors_on_and_records_them(tmp_path, monkeypatch, on_gpu):
-    """On an accelerator verl sends what it has in the engine's dtype."""
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: on_gpu)
+@pytest.mark.parametrize("engine_on", ["cpu", "gpu", "server"])
+def test_verl_passes_the_same_tensors_on_and_records_them(tmp_path, monkeypatch, engine_on):
+    """On an accelerator verl sends what it has in the engine's dtype; `--laptop` asks its server for that."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: engine_on == "gpu")
+    if engine_on == "server":
+        rollout = ModuleType("rldbg.frameworks.verl.cpu_rollout")  # imports verl
+        rollout.post = lambda address, path, body: {"here:1/server_info": {"dtype": "float64"}}[address + path]
+        monkeypatch.setitem(sys.modules, rollout.__name__, rollout)
+        monkeypatch.setenv("RLDBG_LAPTOP_SERVER", "here:1")
 
     class FSDPEngine:
         weights = trainer_weights()
@@ -152,7 +158,7 @@ def test_verl_passes_the_same_tensors_on_and_records_them(tmp_path, monkeypatch,
     hooks.recorded.recorder().close()
     (sent,) = snapshots_of(open_recording(tmp_path))
     assert (sent.side, sent.version) == ("sent", 7)
-    dtype = torch.bfloat16 if on_gpu else torch.float32
+    dtype = {"cpu": torch.float32, "gpu": torch.bfloat16, "server": torch.float64}[engine_on]
     expected = fingerprints({name: tensor.to(dtype) for name, tensor in FSDPEngine.weights.items()})
     assert {item.name: item.total for item in sent.tensors} == {item.name: item.total for item in expected}
 

@@ -85,7 +85,7 @@ def test_after_a_weight_update_only_that_versions_generations_are_given(recordin
     async def scene(backend):
         await backend.load_folder(tmp_path, "1")
         first = await ask(backend, [5, 6])
-        with pytest.raises(RequestError, match="recorded once with policy version 1, and all are given out"):
+        with pytest.raises(RequestError, match="recorded once with policy version 1, and all of these were served"):
             await ask(backend, [5, 6])
         await backend.load_folder(tmp_path, None)
         with pytest.raises(RequestError, match=r"recorded with policy versions \[0, 1\], not with 2"):

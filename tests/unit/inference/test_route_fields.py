@@ -13,8 +13,7 @@ from rldbg.inference.application import build_application
 from rldbg.inference.backend import BackendStatus, ModelCard, WeightVersion
 from rldbg.inference.generation import Delta, Finish, Outcome, PendingGeneration
 from rldbg.inference.protocols import http
-from rldbg.inference.protocols.query_fields import QUERY_FIELDS
-from rldbg.inference.protocols.route_fields import ROUTE_FIELDS
+from rldbg.inference.protocols.route_fields import QUERY_FIELDS, ROUTE_FIELDS
 from rldbg.inference.request_error import RequestError
 from rldbg.trainer import CharacterTokenizer
 

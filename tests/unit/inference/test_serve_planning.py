@@ -46,7 +46,7 @@ def test_replicas_are_the_modes_d_and_two_numbers_must_agree():
     assert replica_count(None, None) == 1
     assert replica_count(None, parse_allocation("sglang.d4p1t1")) == 4
     assert replica_count(4, parse_allocation("sglang.d4p1t1")) == 4
-    with pytest.raises(UsageError, match="--replicas says 2, the allocation mode says d4"):
+    with pytest.raises(UsageError, match="--replicas 2 and d4 of the allocation mode disagree"):
         replica_count(2, parse_allocation("sglang.d4p1t1"))
 
 

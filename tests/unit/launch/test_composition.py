@@ -70,6 +70,15 @@ def test_a_program_that_cannot_be_asked_here_is_not_judged(folder: Path) -> None
     assert refused_options(other, os.environ) is None
 
 
+def test_a_configuration_that_takes_too_long_is_said_to_be_unchecked(folder: Path, monkeypatch) -> None:
+    (folder / "main_ppo.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr("rldbg.launch.preflight._LIMIT_S", 0.2)
+    found = refused_options(explained(folder), os.environ)
+    assert found is not None
+    assert (found.id, found.severity, found.where) == ("launch.options-not-checked", "info", "s.sh:3")
+    assert "0.2 s" in found.cause
+
+
 FRAMEWORK = """\
 KNOWN = {"actor.lr", "trial_name"}
 

@@ -29,7 +29,7 @@ def test_the_program_that_runs_a_step_again_gets_no_options_of_a_trainer():
 def test_what_cannot_be_run_again_is_refused(tmp_path):
     with pytest.raises(UsageError, match="a step of AReaL cannot be run again yet"):
         rerun_step(run_of(tmp_path, config={"areal": {}}, command=["true"]), 1, debugger=False)
-    with pytest.raises(IncompleteDataError, match=r"verl cannot be started: .*hooks does not name the interpreter"):
+    with pytest.raises(IncompleteDataError, match=r"verl cannot be started: .*hooks does not contain the interpreter"):
         rerun_step(run_of(tmp_path, config={"verl": {}}, command=["true"]), 1, debugger=False)
-    with pytest.raises(IncompleteDataError, match="does not name the command"):
+    with pytest.raises(IncompleteDataError, match="does not contain the command"):
         rerun_step(run_of(tmp_path, config={"trl": {}}), 1, debugger=False)

@@ -1,46 +1,35 @@
-"""Ray's tables of a cluster without a dashboard, in the form of its state API."""
+"""Ray's own tables in the form of its state API, and what they explain."""
 
 from rldbg.live import explain
 from rldbg.live.unarmed.ray_cluster import _place_constructors
-from rldbg.live.unarmed.ray_tables import actor_rows, driver_rows, group_rows
+from rldbg.live.unarmed.ray_tables import group_rows
 
-ACTORS = [
-    {
-        "ActorID": "a1",
-        "ActorClassName": "Manager",
-        "Name": "manager",
-        "JobID": "01000000",
-        "Address": {"IPAddress": "10.0.0.1", "Port": 1, "NodeID": "n1"},
-        "State": "ALIVE",
-        "Pid": 11,
-    }
-]
-JOBS = [{"JobID": "01000000", "DriverIPAddress": "10.0.0.1", "DriverPid": 12, "IsDead": False}]
 GROUPS = [
     {
-        "placement_group_id": "g1",
-        "name": "engines",
-        "bundles": {0: {"CPU": 8.0}, 1: {"CPU": 8.0}},
+        "placement_group_id": f"{name}1",
+        "name": name,
+        "bundles": {0: {"CPU": cpus}, 1: {"CPU": cpus}},
         "strategy": "STRICT_PACK",
         "state": "PENDING",
         "stats": {},
     }
+    for name, cpus in (("engines", 8.0), ("critics", 4.0), ("rewards", 16.0))
 ]
 NODES = [{"node_id": "n1", "host": "h", "ip": "10.0.0.1", "alive": True, "total": {"CPU": 2}, "free": {"CPU": 2}}]
 
 
-def test_an_actor_that_waits_for_a_placement_group_is_explained_without_tasks():
-    ray = {"actors": actor_rows(ACTORS), "workers": driver_rows(JOBS, NODES), "placement_groups": group_rows(GROUPS)}
-    ray |= {"tasks": [], "nodes": NODES, "unlisted": ["tasks", "actors", "workers", "placement_groups"]}
-    causes = explain([_waits(11, "manager", ["ready", "get"]), _waits(12, "driver", ["get"])], ray=ray)
-    told = " | ".join(cause.verdict for cause in causes)
-    assert "manager waits at job.py:7 (work) for a placement group to be ready" in told
-    assert "placement group engines is pending" in told and "8 CPU" in told
-    assert "which task makes it is not known without Ray's dashboard" in told
+def test_all_placement_groups_that_a_process_waits_for_are_named():
+    ray = {"actors": [], "workers": [], "tasks": [], "placement_groups": group_rows(GROUPS), "nodes": NODES}
+    causes = explain([_waits(11, "manager", ["get"], ["0critics1", "0rewards1"])], ray=ray)
+    first, *others = [cause.verdict for cause in causes]
+    assert "manager waits at job.py:7 (work) for placement groups to be ready" in first
+    assert "placement group critics is pending: it asks for 4 CPU" in first
+    assert "placement group rewards is pending: it asks for 16 CPU" in first and "engines" not in first
+    assert any("placement group engines waits for resources" in other for other in others)
 
 
-def _waits(pid, who, methods):
-    wait = {"kind": "ray_get", "tasks": [], "count": 1, "methods": methods, "timeout": False}
+def _waits(pid, who, methods, groups):
+    wait = {"kind": "ray_get", "tasks": [], "count": 1, "methods": methods, "groups": groups, "timeout": False}
     place = {"file": "job.py", "line": 7, "function": "work"}
     thread = {"thread": "MainThread", "ident": pid, "native": pid, "main": True, "background": False, "kernel": {}}
     thread |= {"frames": [place], "place": place, "wait": wait, "holds": []}

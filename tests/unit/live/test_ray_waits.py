@@ -55,6 +55,41 @@ def test_an_actor_that_cannot_be_scheduled_is_told_with_what_is_free():
     )
 
 
+def test_who_has_what_is_missing_is_named():
+    taken = {"required_resources": {"CPU": 2.0}}
+    actors = [_actor(name, pid, **taken) | {"name": "", "class_name": "Worker"} for pid, name in ((1, "a"), (2, "b"))]
+    actors.append(_actor("logger", 3) | {"required_resources": {"memory": 1.0}})
+    tasks = [
+        _task("Worker.run", "RUNNING", 1, "a"),
+        _task("pack", "RUNNING", 7, required_resources={"CPU": 1.0}),
+        _task("load", "RUNNING_IN_RAY_GET", 8, required_resources={"CPU": 1.0}),
+        _task("score", "PENDING_NODE_ASSIGNMENT", parent="Worker.run", required_resources={"CPU": 1.0}),
+    ]
+    said = _verdicts([_worker("a", 1, "run", WAITING | {"tasks": ["score"]})], _view(actors, tasks))
+    assert "0 of 4 CPU free; in use by Worker (2 times), pack" in said and "load" not in said and "logger" not in said
+
+
+def test_a_generator_whose_items_nobody_takes_is_named():
+    tasks = [
+        _task("call", "RUNNING", 1),
+        _task("Sampler.stream", "RUNNING", 2, "sampler", parent="call"),
+        _task("Sampler.stats", "SUBMITTED_TO_WORKER", None, "sampler", parent="call"),
+    ]
+    idle = _worker("sampler", 2, "main_loop", {"kind": "idle"})
+    waiting = _worker("caller", 1, "call", WAITING | {"tasks": ["Sampler.stats"]})
+    said = _verdicts([waiting, idle], _view([_actor("sampler", 2)], tasks))
+    assert "sampler should run stats, but is still in Sampler.stream, of which no code runs now: a generator" in said
+
+
+def test_an_actor_that_nobody_needs_any_more_is_no_reason():
+    words = "The actor is dead because all references to the actor were removed."
+    cause = {"actor_died_error_context": {"error_message": words}}
+    queue = _actor("queue", 5) | {"class_name": "_QueueActor"}
+    tasks = [_task("call", "RUNNING", 1), _task("_QueueActor.get", "RUNNING", 5, "queue", parent="call")]
+    said = _verdicts([_worker("caller", 1, "call")], _view([queue, _actor("old", 2, "DEAD", death_cause=cause)], tasks))
+    assert "an item of a Ray queue" in said and "old" not in said
+
+
 def test_a_dead_actor_is_told_with_its_reason():
     cause = {"actor_died_error_context": {"error_message": "killed by the OOM killer\nmore"}}
     dead = _actor("engine", 2, "DEAD", death_cause=cause)

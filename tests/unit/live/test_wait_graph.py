@@ -137,6 +137,14 @@ def test_a_backward_pass_and_a_barrier_wait_for_each_other():
     assert found.kind == "deadlock" and "for its backward pass, with the collectives" in found.verdict
 
 
+def test_ranks_that_expect_a_broadcast_from_different_ranks_wait_for_each_other():
+    roots = [_rank(number, _collective("broadcast", peer=1 - number)) for number in range(2)]
+    told = explain(roots)[0].verdict
+    assert "broadcast from rank 1" in told and "broadcast from rank 0" in told and "(deadlock)" in told
+    same = explain([_rank(number, _collective("gather", peer=0)) for number in range(2)])[0].verdict
+    assert "for gather to rank 0; all ranks are in it" in same
+
+
 def test_nothing_is_said_about_the_operation_behind_an_asynchronous_wait():
     waits = _collective("wait", name="work")
     (found,) = explain([_rank(0, waits), _rank(1, {"kind": "sleep"})])
@@ -343,3 +351,108 @@ def test_a_task_that_waits_for_a_process_whose_output_nobody_reads_is_a_deadlock
     writes = {"kind": "pipe", "call": "write", "file": {"kind": "pipe"}, "ends": [1]}
     (found,) = explain([_process(1, loop, tasks=[task]), _process(2, _thread("MainThread", writes, main=True))])
     assert found.kind == "deadlock" and "task run_tests of job@1 is at the other end" in found.verdict
+
+
+def test_a_transfer_with_another_tag_does_not_answer():
+    sends = _rank(0, _collective("send", peer=1, tag=1))
+    (found,) = explain([sends, _rank(1, _collective("recv", peer=0, tag=2))])
+    assert found.kind == "deadlock" and "send with rank 1 (tag 1)" in found.verdict
+    assert "for recv with rank 0 (tag 2)" in found.verdict
+    same = explain([sends, _rank(1, _collective("recv", peer=0, tag=1))])
+    assert "all ranks are in it" in same[0].verdict
+
+
+def test_a_process_at_the_other_end_of_a_message_socket_is_followed():
+    message = {"kind": "message", "name": "pull", "ends": [2]}
+    engine = _process(
+        2, _thread("MainThread", {"kind": "queue_get", "name": "inbox", "size": 0, "users": []}, main=True)
+    )
+    (found,) = explain([_process(1, _thread("MainThread", dict(message), main=True)), engine])
+    assert "ZeroMQ socket `pull`; job@2 is connected to it, and waits" in found.verdict and "`inbox`" in found.verdict
+    (alone,) = explain([_process(1, _thread("MainThread", message | {"ends": []}, main=True))])
+    assert alone.kind == "gone" and alone.verdict.endswith("; no process is connected to it")
+
+
+def test_who_waits_for_somebody_at_work_is_no_error():
+    waits = _thread("MainThread", _lock("x", "0x1"), main=True)
+    busy, spins = {"kind": "computing"}, {"kind": "computing", "polls": "until `ready`"}
+    for wait, kind, severity in ((busy, "computing", "info"), (spins, "polling", "error")):
+        (found,) = explain([_process(1, waits, _thread("b", wait, holds=_holds("x", "0x1")))])
+        assert (found.kind, found.to_finding().severity) == (kind, severity)
+        assert bool(found.fix) == (severity == "info")
+
+
+def test_a_ring_of_different_waits_gets_no_advice_about_locks():
+    shared = {"kind": "queue_get", "name": "q", "key": "0x9", "shared": "shared:q", "ended_by": ["put"], "users": []}
+    learner = _process(1, _thread("MainThread", shared, main=True, holds=_holds("x", "shared:x")))
+    actor = _process(2, _thread("MainThread", _lock("x", "shared:x"), main=True, shares={"shared:q": ["put"]}))
+    (found,) = explain([learner, actor])
+    assert found.kind == "deadlock" and "job@2 should put an item in, and waits" in found.verdict and not found.fix
+    elsewhere = explain([learner, actor | {"host": "other"}])
+    assert not any("job@2 should put" in each.verdict for each in elsewhere)
+
+
+def test_whom_counters_blame_is_followed_back_to_who_waits_for_it():
+    counted = {"groups": [{"name": "0", "ranks": [0, 1], "sequence": 4}], "world_size": 2}
+    barrier = _thread("MainThread", _collective("barrier"), main=True, sets=["version"])
+    waits = _rank(0, {}) | {"threads": [barrier | {"collective": {"op": "barrier", "group": "0"}}]} | counted
+    late = _rank(1, {"kind": "store", "name": "store", "keys": ["version"]}) | counted
+    late["groups"] = [{"name": "0", "ranks": [0, 1], "sequence": 3}]
+    (found,) = explain([waits, late])
+    assert found.verdict.startswith("rank 1 never entered barrier #4") and "all ranks are in it" not in found.verdict
+    assert found.verdict.endswith("for barrier; rank 1 never entered it, so they wait for each other (deadlock)")
+
+
+def test_a_main_program_that_looks_again_and_again_is_told_beside_other_waits():
+    polls = _thread("MainThread", {"kind": "sleep", "polls": "until `buffer[0] == 1`"}, main=True)
+    writer = _process(2, _thread("MainThread", {"kind": "event", "name": "loaded", "users": []}, main=True))
+    event, polling = explain([_process(1, polls), writer])
+    assert "event `loaded`" in event.verdict and polling.to_finding().severity == "info"
+    assert "job@1 sleeps and looks again (a loop until `buffer[0] == 1`)" in polling.verdict
+
+
+def test_a_server_that_nobody_connects_to_is_told_only_where_nothing_else_waits():
+    accepts = {"kind": "socket", "call": "accept4", "file": {"local": "/tmp/env.sock"}}
+    server = _process(1, _thread("MainThread", accepts, main=True))
+    (alone,) = explain([server])
+    assert alone.verdict.endswith("for a process to connect to /tmp/env.sock")
+    lost = _process(2, _thread("MainThread", {"kind": "event", "name": "loaded", "users": []}, main=True))
+    (found,) = explain([server, lost])
+    assert "event `loaded`" in found.verdict
+
+
+def test_an_idle_server_is_no_hang():
+    task = {"frames": [], "background": False, "place": {"file": "a.py", "line": 1, "function": "f"}, "holds": []}
+    kinds = {"serve": "serving", "heartbeat": "sleep"}
+    tasks = [task | {"task": name, "key": name, "wait": {"kind": kind}} for name, kind in kinds.items()]
+    (found,) = explain([_process(1, _thread("MainThread", {"kind": "event_loop"}, main=True), tasks=tasks)])
+    assert found.kind == "unknown" and found.verdict.startswith("no process waits for another: ")
+    assert "is a server that waits for requests" in found.verdict and "sleeps (asyncio.sleep)" in found.verdict
+
+
+def test_a_ring_by_a_guess_is_told_as_one():
+    waits = {"kind": "event", "name": "loaded", "between": "processes", "users": []}
+    child = _process(2, _thread("MainThread", waits, main=True))
+    join = {"kind": "child", "pid": 2, "name": "worker", "child": {"state": "sleeping"}}
+    parent = _process(1, _thread("MainThread", join, main=True), children=[{"pid": 2, "state": "sleeping"}])
+    (found,) = explain([parent, child])
+    assert found.verdict.endswith("job@1 may set it, so they may wait for each other (deadlock)")
+
+
+def test_a_thread_that_sleeps_where_no_source_is_at_hand_is_said_to_wait():
+    asleep = _thread("b", {"kind": "unknown"}, holds=_holds("x", "0x1"), kernel={"state": "sleeping", "call": "futex"})
+    (found,) = explain([_process(1, _thread("a", _lock("x", "0x1"), main=True), asleep)])
+    assert found.verdict.endswith("but waits in a call that is not recognised at job.py:7 (work)")
+
+
+def test_a_shared_semaphore_that_its_users_release_themselves_is_not_left_to_others():
+    waits = {"kind": "semaphore", "name": "slots", "key": "0x5", "between": "processes", "shared": "shared:s"}
+    waits |= {"users": [], "ended_by": ["release"], "functions": ["work:9"], "choices": []}
+    worker = _process(2, _thread("MainThread", waits, main=True, shares={"shared:s": ["acquire", "release"]}))
+    same = worker | {"pid": 3, "who": "job@3"}
+    join = {"kind": "child", "pid": 2, "name": "worker", "child": {"state": "sleeping"}}
+    children = [{"pid": pid, "state": "sleeping"} for pid in (2, 3)]
+    found = explain([_process(1, _thread("MainThread", join, main=True), children=children), worker, same])
+    said = " | ".join(each.verdict for each in found)
+    assert "semaphore `slots`; no thread is seen holding it: it was acquired and never released" in said
+    assert "may release" not in said and "(deadlock)" not in said

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rldbg.agent.profiling import Held, Phases, during, held
+from rldbg.agent.profiling import Held, Phases, Plan, during, held
+from rldbg.core import IncompleteDataError
 from rldbg.profiling.ledger import leaks_of, residues_of
 from rldbg.profiling.report import make_report
 from rldbg.profiling.timeline import write_timeline
@@ -194,3 +195,21 @@ def test_the_terminal_shows_memory(tmp_path: Path) -> None:
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(to_terminal(make_report(write_run(tmp_path, {"policy": lines}))))
     assert "100 / 300 / 120" in console.export_text()
+
+
+@pytest.mark.parametrize("tool", ["phases", "torch"])
+def test_without_a_tool_the_steps_that_were_asked_for_are_reported(tmp_path: Path, tool: str) -> None:
+    """The rollout of step n takes n squared milliseconds."""
+    lines = [["rollout", step * 100 * MS, step**2 * MS, step, 1, [5, 5, 5], []] for step in range(1, 7)]
+    run = write_run(tmp_path, {"policy": lines})
+    plan = Plan(tool, (), str(run), str(run), steps=(3, 5))
+    (run / "profiling" / "plan.json").write_text(plan.to_text())
+    report = make_report(run)
+    chosen = range(3, 5) if tool == "phases" else range(1, 7)
+    assert report.steps == len(chosen)
+    seconds = sum(step**2 for step in chosen) / len(chosen) / 1000
+    assert (report.phases[0].seconds, report.ledger[0].seconds) == pytest.approx((seconds, seconds))
+    (run / "profiling" / "plan.json").write_text(Plan(tool, (), "", "", steps=(9, 11)).to_text())
+    if tool == "phases":
+        with pytest.raises(IncompleteDataError, match="this run has steps 1 to 6"):
+            make_report(run)

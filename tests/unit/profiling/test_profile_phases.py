@@ -185,3 +185,17 @@ def test_steps_without_a_number_count_from_1(tmp_path):
     profile.step()
     profile.step()
     assert window.seen == [1, 2]
+
+
+def test_a_worker_of_ray_that_becomes_an_actor_has_its_name_in_the_report(tmp_path, monkeypatch):
+    """It is announced when it imports Ray, before it is given one."""
+    who = {"role": "ray_worker", "rank": None, "host": "h", "pid": 1, "kind": "task"}
+    monkeypatch.setattr(Profile, "_identity", lambda _self: who)
+    monkeypatch.setattr(Profile, "_measure_clock", lambda _self: None)
+    profile = Profile(Plan("phases", (), str(tmp_path / "profiles"), str(books_of(tmp_path))), None, None)
+    profile._phases.announce()
+    who |= {"role": "policy", "rank": 1, "kind": "actor"}
+    with profile.span("update"):
+        pass
+    (track,) = read_tracks(tmp_path)
+    assert (track.worker, track.rank) == ("policy", 1)

@@ -10,7 +10,7 @@ import pytest
 
 from rldbg.agent.profiling import process
 from rldbg.agent.profiling import window as window_module
-from rldbg.agent.profiling.plan import Choice, Plan
+from rldbg.agent.profiling.plan import ChosenWorker, Plan
 from rldbg.agent.profiling.tools import ToolError
 from rldbg.agent.profiling.window import Window, leave_step_marks
 from rldbg.profiling.profiled_run import without_own_profile
@@ -46,7 +46,12 @@ class Generator:
         self.plan = Plan("torch", ("*",), str(folder / "out"), str(folder / "books"), steps=(2, 3))
         nothing = lambda: None  # noqa: E731
         self.window = Window(
-            self.plan, Choice("generator", "*"), None, identity=lambda: {"rank": None}, opened=nothing, closed=nothing
+            self.plan,
+            ChosenWorker("generator", "*"),
+            None,
+            identity=lambda: {"rank": None},
+            opened=nothing,
+            closed=nothing,
         )
         self.window.begin(torch_is_here=torch)
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from rldbg.recording.formats.pt_reader import load_pt, verify_pt
-from rldbg.recording.formats.pt_writer import AsList, dump_pt, encode_pt
-from rldbg.recording.formats.zip_writer import zip_buffers
+from rldbg.recording.formats.pt_writer import AsList, dump_pt, encode_pt, zip_buffers
 from rldbg.recording.records import ENCODED_DTYPES, EncodedArray, Ragged
 
 TENSOR_DTYPES = ("bool", "uint8", "int8", "uint16", "uint32", "uint64", "int64", "float16", "float32", "complex64")

@@ -13,6 +13,7 @@ import pytest
 from handmade import Writer, key
 
 from rldbg.core import Identity
+from rldbg.recording import OTHER_MODEL
 from rldbg.recording import open as open_recording
 
 
@@ -164,6 +165,14 @@ def test_records_without_sample_ids_are_reported(tmp_path):
     (finding,) = open_recording(tmp_path).verify()
     assert (finding.id, finding.severity) == ("empty-sample-ids", "warning")
     assert str(key(0)) in finding.evidence[0]
+
+
+def test_the_parameters_of_a_second_model_leave_no_hole(tmp_path):
+    writer = Writer(tmp_path)
+    for number in (0, 1, OTHER_MODEL, OTHER_MODEL + 1):
+        writer.file(key(0)._replace(kind="param", micro=number))
+    writer.close()
+    assert not [finding for finding in open_recording(tmp_path).verify() if finding.id == "missing-micro"]
 
 
 def test_holes_in_the_grid_of_ranks_and_micro_batches(tmp_path):

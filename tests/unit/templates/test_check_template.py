@@ -135,7 +135,7 @@ def test_a_beginning_token_is_doubled_if_encoding_adds_one(examined, tokenizer):
     assert broken(examined(CHATML, plain, adding)[0]) == set()
     properties, _ = examined(WITH_BOS, plain, adding)
     assert broken(properties) == {"special-tokens-once"}
-    assert "beginning token '<bos>' stands twice" in properties["special-tokens-once"].why
+    assert "beginning token '<bos>' occurs twice" in properties["special-tokens-once"].why
 
 
 def test_an_answer_that_is_cut_differently_by_itself(examined):

@@ -48,6 +48,7 @@ def test_a_seed_gives_the_weights_that_transformers_draws(tiny):
 
 def test_logits_and_gradients_are_those_of_transformers(tiny):
     theirs, batch = tiny.to_transformers(), padded_batch()
+    assert not [word for word in theirs.config.to_dict() if "expert" in word], "it is no mixture"
     attended = batch["attention_mask"].bool()
     ours_out, theirs_out = (model(**batch, use_cache=False).logits[attended] for model in (tiny, theirs))
     assert_near(ours_out, theirs_out)

@@ -2,7 +2,7 @@
 
 from rldbg.core import SampleId
 from rldbg.inference import Generation
-from rldbg.trainer.rollout import RolloutWorker, Task
+from rldbg.trainer.rollout import RolloutTask, RolloutWorker
 from rldbg.trainer.tasks import Problem, feedback
 from rldbg.trainer.tokenizer import CharacterTokenizer
 
@@ -28,7 +28,7 @@ class Script:
 
 def roll(script, *, samples, max_turns):
     worker = RolloutWorker(tokenizer=TOKENIZER, generate=script, seed=0, max_turns=max_turns, temperature=1.0)
-    return worker.run(0, [Task(SampleId("3+4#0", number), PROBLEM) for number in range(samples)])
+    return worker.run(0, [RolloutTask(SampleId("3+4#0", number), PROBLEM) for number in range(samples)])
 
 
 def test_one_turn():
@@ -61,7 +61,7 @@ def test_a_tool_answers_with_text_that_is_not_trained_on():
         temperature=1.0,
         feedback="tool",
     )
-    (sample,) = worker.run(0, [Task(SampleId("3+4#0", 0), PROBLEM)])
+    (sample,) = worker.run(0, [RolloutTask(SampleId("3+4#0", 0), PROBLEM)])
     assert TOKENIZER.decode(sample.tokens.tolist()) == "3+4=9 calc .7 3+4=7"
     assert sample.loss_mask.tolist() == [0] * 4 + [1] * 2 + [0] * 13 + [1] * 2
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rldbg.training_service.errors import ConflictError, NotFoundError, RequestError
-from rldbg.training_service.snapshots import Snapshot, Snapshots
+from rldbg.training_service.snapshots import ModelSnapshot, Snapshots
 
 WEIGHTS = {"table": torch.arange(6.0).reshape(2, 3)}
 
@@ -22,7 +22,7 @@ def snapshot(name="a", purpose="weights", **facts):
         "expires_at": None,
         "ephemeral": False,
     }
-    return Snapshot(name=name, purpose=purpose, **{**defaults, **facts})
+    return ModelSnapshot(name=name, purpose=purpose, **{**defaults, **facts})
 
 
 def test_both_schemes_name_the_same_snapshot(tmp_path):

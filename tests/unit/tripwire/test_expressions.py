@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rldbg.core import UsageError
-from rldbg.tripwire.expressions import Expression
+from rldbg.tripwire.expressions import WatchExpression
 
 VALUES = {"reward": 0.2, "length": 300.0, "actor/pg_loss": -0.1, "kl": math.nan}
 USUAL = {"reward": 0.6, "length": 100.0}
@@ -28,7 +28,7 @@ USUAL = {"reward": 0.6, "length": 100.0}
     ],
 )
 def test_expressions(text: str, holds: bool) -> None:
-    assert Expression(text).holds(VALUES, USUAL) is holds
+    assert WatchExpression(text).holds(VALUES, USUAL) is holds
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_expressions(text: str, holds: bool) -> None:
 )
 def test_what_is_not_an_expression_over_measures_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"expression|function"):
-        Expression(text)
+        WatchExpression(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collapses import COLLAPSES
-from rldbg.tripwire import Judge, Measured
+from rldbg.tripwire import Judge, StepMeasures
 
 RUNS = json.loads((Path(__file__).parent / "trainings.json").read_text(encoding="utf-8"))
 CLEAN = sorted(name for name in RUNS if name.startswith("clean-"))
@@ -24,7 +24,7 @@ def events(name: str) -> list[tuple[int, str]]:
         row = {key: values[number] for key, values in run.items() if key != "first_step"}
         values = {key: math.nan if value == "nan" else value for key, value in row.items() if value is not None}
         step = run["first_step"] + number
-        found += [(step, alarm.rule.id) for alarm in judge.step(step, Measured(values, {}))]
+        found += [(step, alarm.rule.id) for alarm in judge.step(step, StepMeasures(values, {}))]
     return found
 
 

@@ -13,7 +13,7 @@ from rldbg.core import UsageError
 from rldbg.recording import Recorder, give_orders
 from rldbg.recording.recorder import orders as orders_module
 from rldbg.recording.recorder.orders import Orders
-from rldbg.tripwire import Event, Watcher, WatchSettings, read_events
+from rldbg.tripwire import Event, EventLog, Watcher, WatchSettings
 from rldbg.tripwire.measures import measure
 
 USUAL = {"loss": 0.01, "reward": 0.5, "grad_norm": 1.0}
@@ -45,7 +45,7 @@ def test_the_ring_keeps_the_last_steps_and_those_around_an_event(tmp_path: Path)
     (event,) = watcher.events
     assert (event.rule, event.step, event.pinned) == ("grad-norm-jump", 12, (10, 11, 12, 13, 14))
     assert kept(folder) == [10, 11, 12, 13, 14, 25, 26, 27, 28, 29]
-    assert read_events(folder) == [event]
+    assert EventLog(folder).new() == [event]
 
 
 def test_the_message_says_what_where_and_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_samples_are_sorted_filtered_counted_and_paged(recording):
     turns = page["columns"].index("turns")
     assert {row[turns] for row in page["rows"]} == {2}
     wrong = client.get("/api/runs/small/samples", params={"filter": "rewrad > 1"})
-    assert wrong.status_code == 400 and "did you mean reward" in wrong.json()["error"]["hint"]
+    assert wrong.status_code == 400 and "did you mean 'reward'" in wrong.json()["error"]["hint"]
 
 
 def test_a_sample_has_parts_odd_tokens_and_the_difference_of_log_probs(recording):
@@ -362,7 +362,7 @@ def test_other_addresses_need_the_token(recording):
 
 
 def test_the_assets_parse_no_text_as_html_and_name_no_other_host():
-    from rldbg.ui.application import STATIC
+    from rldbg.ui.compare_pages import STATIC
 
     for file in STATIC.iterdir():
         text = file.read_text(encoding="utf-8")

@@ -81,4 +81,4 @@ def test_what_is_wrong_is_told(expression, reason):
 def test_a_misspelt_column_is_corrected():
     with pytest.raises(UsageError, match="rewrad") as refused:
         matching("rewrad > 1", COLUMNS, 4)
-    assert "did you mean reward" in refused.value.hint
+    assert "did you mean 'reward'" in refused.value.hint

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..ray_process import snake_case
 from ..settings import say
-from .plan import WORKER_VARIABLE, Choice, Plan
+from .plan import WORKER_VARIABLE, ChosenWorker, Plan
 
 WORKERS = "workers"
 # Which Ray cluster the run used: {"address", "nodes"}.
@@ -121,10 +121,10 @@ class ActorSelection:
             facts = {"address": ray.get_runtime_context().gcs_address, "nodes": alive}
             (Path(self._plan.books) / CLUSTER).write_text(json.dumps(facts), encoding="utf-8")
 
-    def _inherited(self, own: str) -> Choice | None:
+    def _inherited(self, own: str) -> ChosenWorker | None:
         """An actor that a chosen worker creates is part of it: an engine's inner worker."""
-        above = Choice.from_environment()
-        return Choice(f"{above.name}.{own}", above.pattern) if above is not None else None
+        above = ChosenWorker.from_environment()
+        return ChosenWorker(f"{above.name}.{own}", above.pattern) if above is not None else None
 
     def _remember(self, worker: str, class_name: str) -> None:
         """For the warning about patterns without a match: a file named after each worker, with its class."""

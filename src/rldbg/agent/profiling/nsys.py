@@ -17,7 +17,7 @@ from typing import Any
 from ..arming import STARTUP
 from ..ray_process import is_ray_worker
 from ..settings import say
-from .plan import Choice, Plan, program_name
+from .plan import ChosenWorker, Plan, program_name
 from .ticket import Ticket
 
 VARIABLE = "RLDBG_UNDER_NSYS"
@@ -80,9 +80,9 @@ def has_gpu() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
-def choose_this_process(plan: Plan) -> Choice | None:
+def choose_this_process(plan: Plan) -> ChosenWorker | None:
     """What is known before the program's first line: Ray actors were chosen by their creator, others have a name."""
-    choice = Choice.from_environment()
+    choice = ChosenWorker.from_environment()
     if choice is not None or is_ray_worker():
         return choice
     name, rank = program_name(), os.environ.get("RANK", "")
@@ -93,7 +93,9 @@ def run_under_nsys(plan: Plan) -> None:
     """Returns in processes that nsys shall not run, and in the one that it runs; else this process becomes a stub."""
     choice = choose_this_process(plan)
     above = json.loads(os.environ.get(VARIABLE) or "{}")
-    inherited = Choice.from_environment() is None or above.get("worker") == (choice.to_variable() if choice else "")
+    inherited = ChosenWorker.from_environment() is None or above.get("worker") == (
+        choice.to_variable() if choice else ""
+    )
     if choice is None or (above and inherited):
         return
     nsys = find_nsys()

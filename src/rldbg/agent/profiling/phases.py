@@ -88,6 +88,9 @@ class Phases:
         """Both times are of the monotonic clock."""
         if self._file < 0:
             self._open()
+        elif self._said.get("kind") == "task":
+            # A worker of Ray gets its actor, and with it its name, after it was announced.
+            self.say_who()
         start, length = started_ns + self._shift_ns, ended_ns - started_ns
         line = [phase, start, length, self._step(), threading.get_ident(), list(memory_kib), list(cpu_ns)]
         self._put(json.dumps(line, separators=(",", ":")) + "\n")

@@ -58,14 +58,14 @@ class Hook:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenWorker:
     """A worker that is to be profiled: its name, and the pattern that matched."""
 
     name: str
     pattern: str
 
     @classmethod
-    def from_environment(cls) -> "Choice | None":
+    def from_environment(cls) -> "ChosenWorker | None":
         name, _, pattern = os.environ.get(WORKER_VARIABLE, "").partition("\t")
         return cls(name, pattern) if name else None
 
@@ -120,15 +120,15 @@ class Plan:
         hooks = [{name: value for name, value in asdict(hook).items() if value} for hook in self.hooks]
         return json.dumps(asdict(replace(self, hooks=())) | {"hooks": hooks})
 
-    def choose(self, names: Iterable[str]) -> Choice | None:
+    def choose(self, names: Iterable[str]) -> ChosenWorker | None:
         """The first of a worker's names that a pattern matches."""
         for name in names:
             for pattern in self.patterns:
                 if fnmatchcase(name, pattern):
-                    return Choice(name, pattern)
+                    return ChosenWorker(name, pattern)
         return None
 
-    def choose_actor(self, name: str, class_name: str) -> Choice | None:
+    def choose_actor(self, name: str, class_name: str) -> ChosenWorker | None:
         """An actor is known by its name and, if it has none, by its class; the documented variables look at the class
         first."""
         names = [each for each in (name, class_name) if each]

@@ -23,7 +23,7 @@ from .broker import BrokerGone, Questions
 from .framework_hooks import FrameworkHooks
 from .nsys import UnderNsys, choose_this_process, run_under_nsys
 from .phases import BEFORE_STEPS, HookedFunction, Phases, nvtx_marks, torch_marks
-from .plan import OWN_VARIABLES, Choice, Plan
+from .plan import OWN_VARIABLES, ChosenWorker, Plan
 from .ticket import is_open_inside, read_tickets
 from .visit import Visit
 from .window import Window, leave_step_marks, torch_is_imported
@@ -83,7 +83,7 @@ class Profile:
         self._settings = settings
         self._under = under
         self._window: Window | None = None
-        self._choice: Choice | None = choose_this_process(plan)
+        self._choice: ChosenWorker | None = choose_this_process(plan)
         self._has_chosen = self._choice is not None
         self._number = BEFORE_STEPS
         self._is_told = False
@@ -132,7 +132,7 @@ class Profile:
         if choice is not None and self.plan.tool != "nsys":
             self._make_window(choice)
 
-    def _make_window(self, choice: Choice) -> None:
+    def _make_window(self, choice: ChosenWorker) -> None:
         if self.plan.tool == "phases" or (self.plan.tool == "nsys" and self._under is None):
             return
         self._window = Window(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..stacks import mark_as_ours
-from .plan import Choice, Plan
+from .plan import ChosenWorker, Plan
 from .window import Window
 
 
@@ -21,7 +21,9 @@ class Visit:
         self._seconds = seconds
         agent: Any = getattr(sys, "_rldbg_agent", None)
         nothing: Callable[[], None] = lambda: None  # noqa: E731 - two empty callbacks
-        self._window = Window(plan, Choice(worker, ""), None, identity=agent.identity, opened=nothing, closed=nothing)
+        self._window = Window(
+            plan, ChosenWorker(worker, ""), None, identity=agent.identity, opened=nothing, closed=nothing
+        )
 
     @classmethod
     def begin(cls, body: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 from ..settings import say
 from ..stacks import mark_as_ours
 from .nsys import UnderNsys
-from .plan import Choice, Plan
+from .plan import ChosenWorker, Plan
 from .ticket import Ticket
 from .tools import Tool, ToolError, make_tool
 
@@ -33,7 +33,7 @@ class Window:
     def __init__(
         self,
         plan: Plan,
-        choice: Choice,
+        choice: ChosenWorker,
         under: UnderNsys | None,
         *,
         identity: Callable[[], dict[str, Any]],

@@ -7,9 +7,10 @@ most (`queue.get`, not the lock inside of it). Where the user's line waits in C,
 import ast
 
 from .library_calls import library_wait
-from .looking import LOCKS, Looking, Wait, lock_key
-from .objects import Object, is_a
-from .source import Call, resolve, texts_of
+from .looking import LOCKS, Looking, Wait, lock_key, shared_semaphore
+from .objects import Frame, Object, is_a
+from .resolving import resolve, texts_of
+from .source import Call
 from .system_calls import kernel_wait
 
 _STORE_CALLS = frozenset({"get", "multi_get", "wait", "queue_pop", "barrier"})
@@ -18,10 +19,7 @@ _STORE_CALLS = frozenset({"get", "multi_get", "wait", "queue_pop", "barrier"})
 def wait_of(looking: Looking) -> Wait:
     """The wait of a thread; its kind is `unknown` when nothing is recognised."""
     frames = looking.frames[: looking.user if looking.user is not None else len(looking.frames)]
-    for frame in reversed(frames):
-        if (found := library_wait(frame, looking)) is not None:
-            return found
-    return _at_line(looking) or kernel_wait(looking) or {"kind": "unknown"}
+    return library_wait(frames, looking) or _at_line(looking) or kernel_wait(looking) or {"kind": "unknown"}
 
 
 def _at_line(looking: Looking) -> Wait | None:
@@ -36,6 +34,8 @@ def _at_line(looking: Looking) -> Wait | None:
         if call.method in ("acquire", "__enter__") and (value is None or is_a(value, *LOCKS)):
             if call.method == "__enter__" and value is None and not isinstance(call.receiver, ast.Name | ast.Attribute):
                 continue
+            if value is not None and "Semaphore" in value.kind:
+                return shared_semaphore(value, call.name)
             locks.append(_lock(call, value))
         elif call.method == "get" and is_a(value, "SimpleQueue") and value is not None:
             name, key = call.name, f"{value.address:#x}"
@@ -43,8 +43,11 @@ def _at_line(looking: Looking) -> Wait | None:
         elif call.method in _STORE_CALLS and is_a(value, "Store"):
             named = [text for argument in call.arguments for text in texts_of(argument, place)]
             return {"kind": "store", "name": call.name, "keys": named[:3], "call": call.method}
+        elif call.method.startswith("recv") and is_a(value, "Socket"):
+            # Of pyzmq; those of the standard library are lower case.
+            return {"kind": "message", "name": call.name}
         elif call.method in ("wait", "synchronize") and is_a(value, "Work"):
-            return {"kind": "collective", "op": "wait", "name": call.name, "peer": None, "group": ""}
+            return {"kind": "collective", "name": call.name, "group": "", **_begun(call, looking)}
     blocked = looking.kernel.get("call") in (None, "", "futex")
     if locks and blocked:
         return {"kind": "lock", "choices": locks, "name": locks[0]["name"], "key": locks[0]["key"]}
@@ -54,3 +57,21 @@ def _at_line(looking: Looking) -> Wait | None:
 def _lock(call: Call, value: Object | None) -> Wait:
     lock = value.get("_lock") or value if value is not None and is_a(value, "Condition") else value
     return {"name": call.name, "key": lock_key(value, call.name), "owner": lock.owner() if lock is not None else None}
+
+
+def _begun(call: Call, looking: Looking) -> Wait:
+    """The send or receive whose end is waited for, where the function at hand began it; else any operation."""
+    begun = looking.sources.assigned(looking.place, call.name) if looking.place is not None else None
+    op = begun.func.attr if begun is not None and isinstance(begun.func, ast.Attribute) else ""
+    if begun is None or looking.place is None or op not in ("isend", "irecv"):
+        return {"op": "wait", "peer": None}
+    told = [word.value for word in begun.keywords if word.arg in ("src", "dst")] + begun.args[1:2]
+    known = [_number(each, looking.place) for each in told[:1]]
+    return {"op": op, "peer": next(iter(known), None)}
+
+
+def _number(expression: ast.expr, place: Frame) -> int | None:
+    if isinstance(expression, ast.Constant):
+        return expression.value if isinstance(expression.value, int) else None
+    value = resolve(expression, place)
+    return value.number() if value is not None else None

@@ -11,6 +11,8 @@ from .objects import Object
 
 _MOST = 256
 _TORCHRUN = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)|torch/distributed/run\.py")
+# The command itself and its brokers; not a program that only lies in a folder of that name.
+_OURS = re.compile(r"\S+\s+(?:\S*/rldbg(?:\s|$)|-m\s+rldbg\b)")
 
 
 def chosen_processes(
@@ -53,8 +55,16 @@ def _above(everyone: Mapping[int, Facts]) -> set[int]:
 def _own_pythons(everyone: Mapping[int, Facts]) -> list[int]:
     """All Python processes of this user, without this one and those above it."""
     above = _above(everyone)
-    own = [pid for pid in _pythons(everyone) if pid not in above and Path(f"/proc/{pid}").stat().st_uid == os.geteuid()]
-    return [pid for pid in own if "rldbg" not in everyone[pid]["command"]]
+    own = [pid for pid in _pythons(everyone) if pid not in above and _is_own(pid)]
+    return [pid for pid in own if not _OURS.match(everyone[pid]["command"])]
+
+
+def _is_own(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    except OSError:
+        # It has ended.
+        return False
 
 
 def _pythons(everyone: Iterable[int]) -> list[int]:

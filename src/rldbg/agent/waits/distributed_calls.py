@@ -1,8 +1,10 @@
 """Functions of torch and Ray that wait: collectives, process groups, data loaders, devices, and tasks of Ray."""
 
+from collections.abc import Sequence
+
 from .looking import Looking, Rules, Wait, has_timeout
 from .objects import Frame, Object, is_a
-from .source import resolve
+from .resolving import resolve
 from .system_calls import kernel_wait
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "gather", "scatter")
@@ -13,7 +15,7 @@ _REFERENCE_BYTES = 64
 def _ray_get(frame: Frame, looking: Looking) -> Wait:
     refs = frame.variable("object_refs") or frame.variable("ray_waitables") or frame.variable("refs")
     each = refs.elements() or [refs] if refs is not None else []
-    tasks = [task for ref in each if (task := _ray_task(ref))]
+    tasks = [task for ref in each if (task := ray_task(ref))]
     place = looking.place
     calls = looking.sources.calls_at(place) if place is not None else []
     wait = {"kind": "ray_get", "tasks": tasks, "count": len(each), "methods": [call.method for call in calls]}
@@ -39,7 +41,7 @@ def _id(value: Object | None) -> str:
         return ""
 
 
-def _ray_task(ref: Object) -> str:
+def ray_task(ref: Object) -> str:
     """The task that makes an object, as Ray says in the process itself; elsewhere the bytes that hold its id."""
     value, raw = getattr(ref, "value", None), getattr(ref, "raw", None)
     if raw is not None and is_a(ref, "ObjectRef"):
@@ -55,7 +57,9 @@ def _collective(frame: Frame, looking: Looking) -> Wait:
     number = peer.number() if peer is not None else None
     group = frame.variable("group")
     named = f"{group.address:#x}" if group is not None and group.kind != "NoneType" else ""
-    return {"kind": "collective", "op": frame.function.rpartition(".")[2], "peer": number, "group": named}
+    tag = frame.variable("tag")
+    wait = {"kind": "collective", "op": frame.function.rpartition(".")[2], "peer": number, "group": named}
+    return wait | {"tag": tag.number() if tag is not None else None}
 
 
 def _backward(frame: Frame, looking: Looking) -> Wait:
@@ -89,7 +93,18 @@ def _data_loader(frame: Frame, looking: Looking) -> Wait:
         found.append(
             {"number": number, "pid": pid.number() if pid is not None else None, "ended": looking.ended(worker)}
         )
-    return {"kind": "data_loader", "workers": found, "timeout": has_timeout(frame)}
+    return {"kind": "data_loader", "workers": found, "next": _next_worker(value, found), "timeout": has_timeout(frame)}
+
+
+def _next_worker(loader: Object | None, workers: Sequence[Wait]) -> int | None:
+    """The process that has the batch which comes next; batches are given out in order."""
+    number = loader.get("_rcvd_idx") if loader is not None else None
+    tasks = loader.get("_task_info") if loader is not None else None
+    if number is None or tasks is None:
+        return None
+    task = dict(tasks.items()).get(str(number.number()))
+    first = next(iter(task.elements()), None) if task is not None else None
+    return next((each["pid"] for each in workers if first is not None and each["number"] == first.number()), None)
 
 
 def _cuda(frame: Frame, looking: Looking) -> Wait:

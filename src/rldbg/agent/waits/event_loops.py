@@ -5,9 +5,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .client_calls import pool_wait
+from .distributed_calls import ray_task
+from .looking import queue_facts, queue_of, serves
 from .objects import Frame, Object, chain_of, exception_text, is_a
-from .places import users_place
-from .source import Sources, resolve
+from .places import is_users, users_place
+from .resolving import resolve
+from .source import Sources
 
 _PRIMITIVES = {
     ("queues.py", "get"): "queue_get",
@@ -74,8 +77,19 @@ def task_facts(task: Object, sources: Sources) -> dict[str, Any]:
         "loop": f"{loop.address:#x}" if loop is not None else "",
         "frames": frames,
         "background": users_place(frames) is None,
-        "wait": _wait(task, frames, sources),
+        "serves": bool(frames) and not is_users(frames[-1].file),
+        "wait": _wait(task, frames, sources) | ({"completed": True} if _is_done(task.get("_fut_waiter")) else {}),
     }
+
+
+def _is_done(future: Object | None) -> bool:
+    """From outside the state of a future is not read, but whether it has a result."""
+    if future is None or is_a(future, "Task"):
+        return False
+    state = future.get("_state")
+    if state is not None and state.text() is not None:
+        return state.text() != "PENDING"
+    return future.get("_result") is not None or future.get("_exception") is not None
 
 
 def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]:
@@ -86,6 +100,8 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
         return found
     for frame in reversed(frames[: user if user is not None else len(frames)]):
         file, function = frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]
+        if serves(frame):
+            return {"kind": "serving"}
         kind = _PRIMITIVES.get((file, function)) if "/asyncio/" in frame.file else None
         if kind == "inner":
             if inner := _inner(frame, expression):
@@ -98,7 +114,16 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
         elif kind == "sleep" and place is not None:
             return {"kind": "sleep", "polls": sources.polled(place)}
         elif kind is not None:
-            return _primitive(kind, frame, frames, user or 0, sources)
+            # Where a queue of another library waits for a condition of its own, the queue is meant.
+            queues = [each for each in frames[:user] if kind in ("event", "lock") and queue_of(each) is not None]
+            action = queues[-1].function.rpartition(".")[2] if queues else ""
+            return _primitive(
+                f"queue_{action}" if queues else kind, (queues or [frame])[-1], frames, user or 0, sources
+            )
+    if ref := _ray_reference(expression, place, frames):
+        return {"kind": "ray_get", "tasks": [ref], "count": 1}
+    if place is not None and (message := _message(expression, place)):
+        return message
     waiter = task.get("_fut_waiter")
     named = {"name": ast.unparse(expression)[:80] if expression is not None else ""}
     if is_a(waiter, "Task") and waiter is not None:
@@ -107,6 +132,22 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
     if children is not None and children.elements():
         return named | {"kind": "task", "keys": [f"{child.address:#x}" for child in children.elements()]}
     return named | {"kind": "future", "key": f"{waiter.address:#x}" if waiter is not None else ""}
+
+
+def _ray_reference(expression: ast.expr | None, place: Frame | None, frames: list[Frame]) -> str:
+    """The Ray task whose result is awaited: by the user, or for the user by `gather` and `wait_for`."""
+    awaited = [resolve(expression, place)] if place is not None else []
+    awaited += [frame.variable("awaitable") for frame in frames if frame.function == "_wrap_awaitable"]
+    return next((ray_task(each) for each in awaited if each is not None and is_a(each, "ObjectRef")), "")
+
+
+def _message(expression: ast.expr | None, place: Frame) -> dict[str, Any]:
+    """A socket of pyzmq, whose methods give futures."""
+    function = expression.func if isinstance(expression, ast.Call) else None
+    if not isinstance(function, ast.Attribute) or not function.attr.startswith("recv"):
+        return {}
+    socket = resolve(function.value, place)
+    return {"kind": "message", "name": ast.unparse(function.value)} if is_a(socket, "_AsyncSocket") else {}
 
 
 def _keys(owner: Object | None, name: str) -> dict[str, Any]:
@@ -148,7 +189,7 @@ def _connection(transport: Object) -> dict[str, Any]:
 
 
 def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources: Sources) -> dict[str, Any]:
-    value = frame.variable("self")
+    value = queue_of(frame) or frame.variable("self")
     place = frames[user]
     name = ""
     for call in sources.calls_at(place):
@@ -158,7 +199,7 @@ def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources:
     wait: dict[str, Any] = {
         "kind": kind,
         "name": name,
-        "type": f"asyncio.{value.kind}" if value is not None else "asyncio",
+        "type": f"{frame.file.split('/')[-2]}.{value.kind}" if value is not None else "asyncio",
     }
     if value is None:
         return wait
@@ -167,10 +208,8 @@ def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources:
         wait["kind"] = value.kind.lower()
     if kind == "lock" and value.kind != "Lock":
         wait["kind"] = "semaphore"
-    items, limit = value.get("_queue"), value.get("_maxsize")
     if kind.startswith("queue_"):
-        wait["size"] = items.length() if items is not None else None
-        wait["limit"] = limit.number() if limit is not None else None
+        wait |= queue_facts(value)
     if wait["kind"] in ("lock", "semaphore"):
         wait["choices"] = [{"name": name, "key": wait["key"], "owner": None}]
     if kind == "stream" and (transport := value.get("_transport")) is not None:

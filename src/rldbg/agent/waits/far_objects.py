@@ -18,6 +18,8 @@ _PLACES = {
     ("Task", "_loop"): "loop",
     ("Task", "_exception"): "task_exception",
     ("Future", "_loop"): "loop",
+    ("Future", "_result"): "future_result",
+    ("Future", "_exception"): "task_exception",
     ("function", "__globals__"): "globals",
     ("function", "__code__"): "code_of_function",
     ("method", "__func__"): "bound_function",

@@ -8,6 +8,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from .unix_sockets import listening_path
+
 Facts = dict[str, Any]
 # Number of each call that can wait: x86_64, aarch64 (None where there is no such call).
 _CALLS: dict[str, tuple[int | None, int | None]] = {
@@ -63,13 +65,13 @@ _STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "t
 def thread_facts(pid: int, tid: int) -> Facts:
     """`state`, `cpu` (clock ticks used), and where the kernel tells: `call`, `arguments`, `file`, `channel`."""
     folder = f"/proc/{pid}/task/{tid}"
-    words = _read(f"{folder}/stat").rpartition(")")[2].split()
+    words = read_text(f"{folder}/stat").rpartition(")")[2].split()
     if len(words) < 13:
         return {}
     facts: Facts = {"state": _STATES.get(words[0], words[0]), "cpu": int(words[11]) + int(words[12])}
-    if channel := _read(f"{folder}/wchan").strip("0\n"):
+    if channel := read_text(f"{folder}/wchan").strip("0\n"):
         facts["channel"] = channel
-    call = _read(f"{folder}/syscall").split()
+    call = read_text(f"{folder}/syscall").split()
     if len(call) > 6 and call[0].lstrip("-").isdigit():
         facts["call"] = _NAMES.get(int(call[0]), "")
         arguments = [int(word, 16) for word in call[1:7]]
@@ -90,7 +92,9 @@ def thread_facts(pid: int, tid: int) -> Facts:
 def _polled(pid: int, call: str, arguments: list[int]) -> list[int]:
     """The descriptors that a thread waits for at once."""
     if call.startswith("epoll"):
-        return [int(each) for each in re.findall(r"^tfd:\s*(\d+)", _read(f"/proc/{pid}/fdinfo/{arguments[0]}"), re.M)]
+        return [
+            int(each) for each in re.findall(r"^tfd:\s*(\d+)", read_text(f"/proc/{pid}/fdinfo/{arguments[0]}"), re.M)
+        ]
     if call in ("poll", "ppoll"):
         entries = _memory(pid, arguments[0], min(arguments[1], 1024) * 8) if arguments[1] else b""
         return [each for each, _, _ in struct.iter_unpack("<ihh", entries[: len(entries) // 8 * 8])]
@@ -132,7 +136,7 @@ def file_facts(pid: int, descriptor: int) -> Facts:
 
 def _socket_facts(pid: int, inode: str) -> Facts:
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+        for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and words[9] == inode:
                 listens = words[3] == "0A"
@@ -142,7 +146,8 @@ def _socket_facts(pid: int, inode: str) -> Facts:
                     "connection": _TCP.get(words[3], words[3]),
                     "unanswered_bytes": int(words[4].split(":")[0], 16),
                 }
-    return {}
+    path = listening_path(read_text(f"/proc/{pid}/net/unix"), inode)
+    return {"local": path} if path else {}
 
 
 def other_end(pid: int, file: Facts) -> str | None:
@@ -151,7 +156,7 @@ def other_end(pid: int, file: Facts) -> str | None:
     if str(file["peer"]).rpartition(":")[0] not in ("127.0.0.1", "::1", str(file["local"]).rpartition(":")[0]):
         return None
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+        for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
             words = line.split()
             if _address(words[1], family) == file["peer"] and _address(words[2], family) == file["local"]:
                 return words[9]
@@ -162,7 +167,7 @@ def listener(pid: int, address: str) -> str:
     """The inode of the socket of this host that listens at an address, on it alone or on all; empty when none does."""
     port = address.rpartition(":")[2]
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+        for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
             words = line.split()
             if words[3] == "0A" and _address(words[1], family) in (address, f"0.0.0.0:{port}", f":::{port}"):
                 return words[9]
@@ -170,6 +175,11 @@ def listener(pid: int, address: str) -> str:
 
 
 _TCP = {"01": "established", "02": "connecting", "08": "closed by its peer", "0A": "listening", "04": "closing"}
+
+
+def addresses_of(words: list[str], family: int) -> tuple[str, str]:
+    """Own and other address in a line of the kernel's table of connections."""
+    return _address(words[1], family), _address(words[2], family)
 
 
 def _address(text: str, family: int) -> str:
@@ -183,10 +193,10 @@ def _address(text: str, family: int) -> str:
 
 def process_facts(pid: int) -> Facts:
     """State, parent, command line and exit status of a process; empty when it is gone."""
-    words = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(words) < 2:
         return {}
-    command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip() or _read(f"/proc/{pid}/comm").strip()
+    command = read_text(f"/proc/{pid}/cmdline").replace("\0", " ").strip() or read_text(f"/proc/{pid}/comm").strip()
     facts: Facts = {
         "pid": pid,
         "parent": int(words[1]),
@@ -209,7 +219,7 @@ def children_of(pid: int) -> list[Facts]:
     files = list(Path(f"/proc/{pid}/task").glob("*/children"))
     if not files:
         return [facts for facts in all_processes().values() if facts["parent"] == pid]
-    pids = [int(word) for file in files for word in _read(str(file)).split()]
+    pids = [int(word) for file in files for word in read_text(str(file)).split()]
     return [facts for child in pids if (facts := process_facts(child))]
 
 
@@ -248,7 +258,7 @@ def ends_of(inode: str, everyone: dict[int, Facts]) -> list[Facts]:
         for descriptor in descriptors:
             try:
                 if str(Path(f"/proc/{pid}/fd/{descriptor}").readlink()) in wanted:
-                    flags = int(_read(f"/proc/{pid}/fdinfo/{descriptor}").partition("flags:")[2].split()[0], 8)
+                    flags = int(read_text(f"/proc/{pid}/fdinfo/{descriptor}").partition("flags:")[2].split()[0], 8)
                     found.append({"pid": pid, "descriptor": int(descriptor), "writes": flags & 3 > 0})
             except (OSError, ValueError, IndexError):
                 continue
@@ -260,10 +270,10 @@ def tracing_note(pid: int) -> str:
     me, owner = os.geteuid(), _owner(pid)
     if owner is None:
         return f"process {pid} does not exist on this host"
-    capabilities = int((_read("/proc/self/status").partition("CapEff:")[2].split() or ["0"])[0], 16)
+    capabilities = int((read_text("/proc/self/status").partition("CapEff:")[2].split() or ["0"])[0], 16)
     if me not in (0, owner):
         return f"process {pid} belongs to uid {owner}: run as that user, or as root (sudo rldbg stacks ...)"
-    scope = _read("/proc/sys/kernel/yama/ptrace_scope").strip()
+    scope = read_text("/proc/sys/kernel/yama/ptrace_scope").strip()
     if me == 0 and not capabilities >> 19 & 1:
         return (
             "this container may not trace processes: start it with `docker run --cap-add SYS_PTRACE` "
@@ -284,7 +294,7 @@ def _owner(pid: int) -> int | None:
         return None
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

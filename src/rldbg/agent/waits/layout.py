@@ -164,7 +164,9 @@ def _coroutines() -> Layout:
         if not inside:
             raise LayoutError("no instruction pointer in a suspended frame")
         places["instruction"] = inside[-1]
-        future.set_result(None)
+        result = object()
+        future.set_result(result)
+        places["future_result"] = _find(id(future), id(result), sys.getsizeof(future))
         await task
         failed, error = loop.create_future(), ValueError("a sample")
         failed.set_exception(error)

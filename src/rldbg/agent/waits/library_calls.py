@@ -1,14 +1,37 @@
 """Functions that wait, and what each of them waits for; here those of the standard library."""
 
+from collections.abc import Sequence
+
 from .client_calls import CLIENT_RULES
 from .distributed_calls import DISTRIBUTED_RULES
-from .looking import Looking, Rule, Rules, Wait, has_timeout, lock_key, own_wait
+from .looking import (
+    Looking,
+    Rule,
+    Rules,
+    Wait,
+    has_timeout,
+    lock_key,
+    own_wait,
+    queue_facts,
+    queue_of,
+    serves,
+    shared_semaphore,
+)
 from .objects import Frame, is_a
 from .system_calls import kernel_wait
 
 
-def library_wait(frame: Frame, looking: Looking) -> Wait | None:
-    """The wait of a frame of a known function."""
+def library_wait(frames: Sequence[Frame], looking: Looking) -> Wait | None:
+    """The wait of the outermost frame whose function is known."""
+    for frame in reversed(frames):
+        if serves(frame):
+            return {"kind": "serving"}
+        if (found := _known_wait(frame, looking)) is not None:
+            return _as_queue(found, frames, looking)
+    return None
+
+
+def _known_wait(frame: Frame, looking: Looking) -> Wait | None:
     function = frame.function.rpartition(".")[2]
     for suffix, names, rule in (*DISTRIBUTED_RULES, *CLIENT_RULES, *_RULES):
         if frame.file.endswith(suffix) and function in names:
@@ -17,16 +40,17 @@ def library_wait(frame: Frame, looking: Looking) -> Wait | None:
 
 
 def _queue(frame: Frame, looking: Looking) -> Wait:
-    value = frame.variable("self")
     action = frame.function.rpartition(".")[2]
-    items, size = (
-        (value.get("queue") or value.get("_queue"), value.get("maxsize")) if value is not None else (None, None)
-    )
-    facts = {
-        "size": items.length() if items is not None else None,
-        "limit": size.number() if size is not None else None,
-    }
-    return own_wait(frame, f"queue_{action}", looking, action, **facts)
+    wait = own_wait(frame, f"queue_{action}", looking, action)
+    queue = queue_of(frame)
+    return wait | queue_facts(queue) | {"name": looking.name(queue, action)} if queue is not None else wait
+
+
+def _as_queue(wait: Wait, frames: Sequence[Frame], looking: Looking) -> Wait:
+    """Where a queue of another library waits for a condition of its own, the queue is meant."""
+    own = wait["kind"] in ("condition", "event", "semaphore", "lock")
+    queue = next((frame for frame in reversed(frames) if own and queue_of(frame) is not None), None)
+    return _queue(queue, looking) if queue is not None else wait
 
 
 def _process_queue(frame: Frame, looking: Looking) -> Wait:
@@ -100,6 +124,8 @@ def _process_lock(frame: Frame, looking: Looking) -> Wait:
     value = frame.variable("self")
     name = looking.name(value, "acquire", "__enter__")
     choice = {"name": name, "key": lock_key(value, name), "owner": None}
+    if value is not None and "Semaphore" in value.kind:
+        return shared_semaphore(value, name)
     return {"kind": "lock", "choices": [choice], "name": name, "key": choice["key"]}
 
 
@@ -136,6 +162,10 @@ def _import(frame: Frame, looking: Looking) -> Wait:
 
 def _debugger(frame: Frame, looking: Looking) -> Wait:
     return {"kind": "debugger"}
+
+
+def _idle(frame: Frame, looking: Looking) -> Wait:
+    return {"kind": "idle"}
 
 
 def _loop(frame: Frame, looking: Looking) -> Wait:
@@ -181,6 +211,7 @@ _RULES: Rules = (
     ("multiprocessing/pool.py", frozenset({"get", "wait", "next", "map", "apply", "starmap"}), _future),
     ("multiprocessing/connection.py", frozenset({"recv", "recv_bytes", "accept", "poll", "wait"}), _connection),
     ("subprocess.py", frozenset({"wait", "communicate", "run", "check_output", "call", "check_call"}), _child),
+    ("ray/_private/worker.py", frozenset({"main_loop"}), _idle),
     ("importlib._bootstrap>", frozenset({"acquire"}), _import),
     ("asyncio/base_events.py", frozenset({"run_forever", "run_until_complete"}), _loop),
     ("threading.py", frozenset({"acquire", "__enter__"}), _semaphore),

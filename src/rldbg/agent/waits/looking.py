@@ -6,7 +6,8 @@ from typing import Any
 from .kernel import Facts
 from .objects import Frame, Object, is_a
 from .places import users_place
-from .source import Sources, resolve
+from .resolving import resolve
+from .source import Sources
 
 Wait = dict[str, Any]
 SHARED = "shared:"
@@ -22,6 +23,10 @@ LOCKS = (
     "FileLock",
     "AcquirerProxy",
 )
+
+# Where the objects of multiprocessing keep the semaphore that they are made of: locks, events, conditions, barriers.
+_SEMAPHORES = (("_semlock",), ("_flag", "_semlock"), ("_lock", "_semlock"), ("_cond", "_lock", "_semlock"))
+_SYNCHRONIZED = ("SemLock", "Event", "Condition", "Barrier")
 
 
 class Looking:
@@ -64,8 +69,36 @@ def own_wait(frame: Frame, kind: str, looking: Looking, *methods: str, **facts: 
         "type": value.kind if value is not None else "",
         "name": looking.name(value, *methods),
         "key": f"{value.address:#x}" if value is not None else "",
+        "shared": shared_key(value),
         "timeout": has_timeout(frame),
     } | facts
+
+
+def shared_semaphore(value: Object, name: str) -> Wait:
+    """A wait for one of multiprocessing: others than who took it may release it."""
+    key = lock_key(value, name)
+    wait = {"kind": "semaphore", "name": name, "key": f"{value.address:#x}", "between": "processes", "shared": key}
+    return wait | {"type": value.kind, "choices": [{"name": name, "key": key, "owner": None}]}
+
+
+def queue_of(frame: Frame) -> Object | None:
+    """The queue that a frame takes an item of or puts one in; a part of it for one kind of callers leads to it."""
+    value = frame.variable("self") if frame.function.rpartition(".")[2] in ("get", "put", "join") else None
+    return (value.get("_parent") or value) if value is not None and "Queue" in value.kind else None
+
+
+def queue_facts(queue: Object) -> Wait:
+    items, limit = queue.get("queue") or queue.get("_queue"), queue.get("_maxsize") or queue.get("maxsize")
+    return {
+        "key": f"{queue.address:#x}",
+        "size": items.length() if items is not None else None,
+        "limit": limit.number() if limit is not None else None,
+    }
+
+
+def serves(frame: Frame) -> bool:
+    """A function of a library in which a program stays while it serves requests: nobody is expected to end it."""
+    return frame.function.rpartition(".")[2] in ("serve_forever", "wait_for_termination")
 
 
 def has_timeout(frame: Frame) -> bool:
@@ -74,13 +107,25 @@ def has_timeout(frame: Frame) -> bool:
 
 
 def lock_key(value: Object | None, name: str) -> str:
-    """What tells locks apart: the address, that of a condition's own lock, or the name where no object is known."""
+    """What tells locks apart: what processes know it by, the address, that of a condition's own lock, or the name where
+    no object is known."""
+    if shared := shared_key(value):
+        return shared
     if value is not None and is_a(value, "Condition"):
         value = value.get("_lock") or value
-    token = value.get("_token") if value is not None and is_a(value, "AcquirerProxy") else None
+    return f"{value.address:#x}" if value is not None else f"~{name}"
+
+
+def shared_key(value: Object | None) -> str:
+    """What all processes know an object by that they share: its number at its manager, or the semaphore that it is
+    made of; empty for any other object."""
+    token = value.get("_token") if is_a(value, "BaseProxy") and value is not None else None
     if token is not None and (number := token.get("id")) is not None:
         return f"{SHARED}manager:{number.text()}"
-    inner = value.get("_semlock") if value is not None and is_a(value, "SemLock") else None
-    if inner is not None and (shared := inner.shared_name()):
-        return f"{SHARED}{shared}"
-    return f"{value.address:#x}" if value is not None else f"~{name}"
+    for path in _SEMAPHORES if is_a(value, *_SYNCHRONIZED) else ():
+        inner = value
+        for name in path:
+            inner = inner.get(name) if inner is not None else None
+        if inner is not None and (shared := inner.shared_name()):
+            return f"{SHARED}{shared}"
+    return ""

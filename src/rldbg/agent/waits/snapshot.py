@@ -3,9 +3,11 @@
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 from .blocking import wait_of
+from .connected import connected_processes
 from .ended import ended_process, ended_processes, ended_threads, last_exception
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts
 from .file_locks import contested_file, file_lock_holders
@@ -20,15 +22,17 @@ from .kernel import (
     process_facts,
     thread_facts,
 )
-from .looking import LOCKS, Looking, Wait, lock_key
+from .looking import LOCKS, Looking, Wait, lock_key, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
-from .source import Sources, resolve
+from .resolving import resolve
+from .source import Sources
 from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
 
 Facts = dict[str, Any]
+_Key = TypeVar("_Key")
 _ADDED_TO_STACKS = (
     "native",
     "background",
@@ -41,7 +45,9 @@ _ADDED_TO_STACKS = (
     "place",
     "connections",
     "sets",
+    "shares",
 )
+_MOST_HELD = 100
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 _FILLING = frozenset({"put", "put_nowait", "send", "send_bytes"})
 _OPPOSITE = {
@@ -59,9 +65,12 @@ _OPPOSITE = {
 def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: bool = False) -> Facts:
     """`threads`, `tasks`, `ended` (threads and processes that are gone) and `children` of a process."""
     sources, modules = sources or Sources(view.pid), view.modules()
-    threads = [replace(thread, frames=own_frames(thread.frames)) for thread in view.threads()]
+    seen = list(view.threads())
+    threads = [replace(thread, frames=own_frames(thread.frames)) for thread in seen]
     entries = [_thread_entry(thread, view.pid, sources) for thread in threads]
-    every_task = list(all_tasks(modules))
+    forked = any(len(thread.frames) > len(own.frames) for thread, own in zip(seen, threads, strict=True))
+    # A process made by a fork has the tasks of its parent, too, which nobody runs there.
+    every_task = list(all_tasks(modules)) if not forked or any(entry["loops"] for entry in entries) else []
     tasks = [task_facts(task, sources) for task in every_task if is_waiting(task)]
     waiting: list[tuple[Facts, Sequence[Frame]]] = [
         *((entry, thread.frames) for entry, thread in zip(entries, threads, strict=True)),
@@ -82,7 +91,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     ranks = _name_groups([entry["wait"] for entry in entries], modules)
     # The other ends of pipes and sockets are looked for among all processes, which takes a while.
     waits = [entry["wait"] for entry, _ in waiting]
-    far = any(wait.get("file") or wait.get("files") or wait.get("descriptor") is not None for wait in waits)
+    far = any(_leads_elsewhere(wait) for wait in waits)
     everyone = all_processes() if far else {}
     for wait in waits:
         _look_behind(wait, view.pid, everyone)
@@ -179,22 +188,33 @@ def _wanted(wait: Wait) -> set[str]:
 def _connections(frames: Sequence[Frame]) -> list[int]:
     """The descriptors of the sockets that the code at hand uses: the user's, and that of a server's request."""
     own = [frame for frame in frames if is_users(frame.file) or frame.file.endswith("socketserver.py")]
-    found = (value.descriptor() for frame in own for value in frame.locals().values())
+    named = [value for frame in own for value in frame.locals().values()]
+    values = [each for value in named for each in (value, *value.attributes().values(), *value.elements()[:_MOST_HELD])]
+    found = [value.descriptor() for value in values]
+    # Those of asyncio's streams are in their transport.
+    transports = [value.get("_transport") for value in values if is_a(value, "StreamReader", "StreamWriter")]
+    numbers = [each.get("_sock_fd") for each in transports if each is not None]
+    found += [number.number() for number in numbers if number is not None]
     return sorted({each for each in found if each is not None})
 
 
 def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> None:
     """For each wait for an object: who else can reach it and does what with it, and which functions would end it."""
-    used = [(entry, _merged(_uses(frame, sources) for frame in frames)) for entry, frames in waiting]
+    used = [(entry, list(chain.from_iterable(_uses(frame, sources) for frame in frames))) for entry, frames in waiting]
+    reached = [(entry, _methods((each.address, method) for each, method in uses)) for entry, uses in used]
+    for entry, uses in used:
+        shared = _methods((key, method) for each, method in uses if method and (key := shared_key(each)))
+        entry["shares"] = {key: sorted(methods) for key, methods in shared.items()}
     for entry, frames in waiting:
         wait = entry["wait"]
         opposite = _OPPOSITE.get(wait["kind"])
         if opposite is None:
             continue
         address = int(wait.get("key") or "0", 16)
+        wait["ended_by"] = sorted(opposite)
         wait["users"] = [
             {"who": other.get("thread") or other["key"], "acts": sorted(objects[address] & opposite)}
-            for other, objects in used
+            for other, objects in reached
             if other is not entry and address in objects
         ]
         user = users_place(frames)
@@ -202,22 +222,21 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
             wait["functions"] = sources.functions_calling(frames[user], wait["name"], opposite)
 
 
-def _uses(frame: Frame, sources: Sources) -> dict[int, set[str]]:
+def _uses(frame: Frame, sources: Sources) -> Iterable[tuple[Object, str]]:
     if is_users(frame.file):
         return sources.uses(frame)
     if frame.file.endswith("concurrent/futures/thread.py") and frame.function.endswith("_WorkItem.run"):
         # A thread of a pool completes the future of what it runs.
         item = frame.variable("self")
         future = item.get("future") if item is not None else None
-        return {future.address: {"set_result"}} if future is not None else {}
-    return {}
+        return [(future, "set_result")] if future is not None else []
+    return []
 
 
-def _merged(each: Iterable[Mapping[int, set[str]]]) -> dict[int, set[str]]:
-    found: dict[int, set[str]] = {}
-    for objects in each:
-        for address, methods in objects.items():
-            found.setdefault(address, set()).update(methods)
+def _methods(uses: Iterable[tuple[_Key, str]]) -> dict[_Key, set[str]]:
+    found: dict[_Key, set[str]] = {}
+    for key, method in uses:
+        found.setdefault(key, set()).update([method] if method else [])
     return found
 
 
@@ -249,6 +268,11 @@ def _any_process(pid: int) -> Facts:
     return facts | {"wait": kernel_wait(looking)} if facts and facts["state"] == "sleeping" else facts
 
 
+def _leads_elsewhere(wait: Wait) -> bool:
+    told = wait.get("file") or wait.get("files") or wait["kind"] == "message"
+    return bool(told) or wait.get("descriptor") is not None
+
+
 def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
     """Who is at the other end of a pipe, holds a file lock, or is the process that is waited for."""
     if wait.get("descriptor") is not None:
@@ -274,6 +298,8 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
     if wait["kind"] == "sleep" and wait.pop("inside", False) and (path := contested_file(pid)):
         # Libraries in C (databases, HDF5) sleep and try again while somebody else has locked their file.
         wait |= {"kind": "file_lock", "path": path}
+    if wait["kind"] == "message":
+        wait["ends"] = connected_processes(pid, everyone, "zmq")
     if wait["kind"] == "file_lock":
         wait["holders"] = file_lock_holders(pid, str(wait.get("path") or ""))
     if wait["kind"] == "child" and wait.get("pid"):

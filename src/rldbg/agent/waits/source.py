@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .objects import Frame, Object, exception_text, is_a
+from .resolving import resolve, texts_of
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WITH = (ast.With, ast.AsyncWith)
@@ -60,6 +61,19 @@ class Sources:
         found = [node.value for node in self._on_line(frame) if isinstance(node, ast.Await)]
         return found[-1] if found else None
 
+    def assigned(self, frame: Frame, name: str) -> ast.Call | None:
+        """The last call before the line whose result the frame's function gave this name."""
+        function = self.function(frame)
+        nodes = [node for node in _own_nodes(function) if isinstance(node, ast.Assign)] if function is not None else []
+        calls = [
+            node.value
+            for node in nodes
+            if isinstance(node.value, ast.Call)
+            and node.lineno <= frame.line
+            and any(ast.unparse(target) == name for target in node.targets)
+        ]
+        return calls[-1] if calls else None
+
     def polled(self, frame: Frame) -> str:
         """What a loop around the line looks for or tries again and again: "until `CONDITION` (NAME = VALUE)"."""
         inside = list(self._on_line(frame))
@@ -87,20 +101,17 @@ class Sources:
         idle = bool(loops) and all(isinstance(each, ast.Pass | ast.Continue) for each in loops[-1].body)
         return self.polled(frame) if idle else ""
 
-    def uses(self, frame: Frame) -> dict[int, set[str]]:
-        """Objects that the frame's function can reach, by address, with the methods that it calls on them."""
-        found: dict[int, set[str]] = {}
+    def uses(self, frame: Frame) -> Iterator[tuple[Object, str]]:
+        """Objects that the frame's function can reach, and each method that it calls on them."""
         for value in frame.locals().values():
-            found.setdefault(value.address, set())
-            for inner in value.attributes().values():
-                found.setdefault(inner.address, set())
+            yield value, ""
+            yield from ((inner, "") for inner in value.attributes().values())
         function = self.function(frame)
-        for node in ast.walk(function) if isinstance(function, _FUNCTIONS) else ():
+        for node in _run_nodes(function) if isinstance(function, _FUNCTIONS) else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 used = resolve(node.func.value, frame)
                 if used is not None:
-                    found.setdefault(used.address, set()).add(node.func.attr)
-        return found
+                    yield used, node.func.attr
 
     def keys_set(self, frame: Frame) -> list[str]:
         """Keys of torch.distributed stores that the frame's function sets."""
@@ -242,6 +253,19 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(node)
 
 
+def _run_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """What a function runs itself: its own code, and that of functions inside of it which it calls or awaits; one that
+    is handed to a thread or made a task is run by others."""
+    own = list(_own_nodes(function))
+    awaited = [node.value for node in own if isinstance(node, ast.Await) and isinstance(node.value, ast.Call)]
+    calls = [node for node in own if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    begun, run = ({call.func.id for call in each if isinstance(call.func, ast.Name)} for each in (calls, awaited))
+    yield from own
+    for inner in ast.iter_child_nodes(function):
+        if isinstance(inner, _FUNCTIONS) and inner.name in (begun if isinstance(inner, ast.FunctionDef) else run):
+            yield from _run_nodes(inner)
+
+
 def _spans(node: ast.AST, line: int) -> bool:
     """Nodes without a place of their own (arguments, contexts) are looked into."""
     return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", None) or line)
@@ -249,40 +273,3 @@ def _spans(node: ast.AST, line: int) -> bool:
 
 def _header_end(node: ast.With | ast.AsyncWith) -> int:
     return max(item.context_expr.end_lineno or item.context_expr.lineno for item in node.items)
-
-
-def resolve(expression: ast.expr | None, frame: Frame) -> Object | None:
-    """The object that a name, an attribute or a constant element stands for in a frame; nothing is evaluated."""
-    if isinstance(expression, ast.Name):
-        return frame.variable(expression.id)
-    if isinstance(expression, ast.Attribute):
-        owner = resolve(expression.value, frame)
-        return owner.get(expression.attr) if owner is not None else None
-    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
-        return _element(resolve(expression.value, frame), expression.slice.value)
-    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Name):
-        index = frame.variable(expression.slice.id)
-        key = index.text() if index is not None and index.text() is not None else index.number() if index else None
-        return _element(resolve(expression.value, frame), key)
-    return None
-
-
-def _element(owner: Object | None, key: object) -> Object | None:
-    if owner is None or key is None:
-        return None
-    if found := dict(owner.items()).get(str(key)):
-        return found
-    elements = owner.elements() if isinstance(key, int) and not owner.items() else []
-    return elements[key] if isinstance(key, int) and -len(elements) <= key < len(elements) else None
-
-
-def texts_of(argument: ast.expr, place: Frame) -> list[str]:
-    """A key or a list of keys, as far as they are plain."""
-    if isinstance(argument, ast.Constant):
-        return [argument.value] if isinstance(argument.value, str) else []
-    if isinstance(argument, ast.List | ast.Tuple):
-        return [text for each in argument.elts for text in texts_of(each, place)]
-    value = resolve(argument, place)
-    if value is None or value.text() is not None:
-        return [value.text() or ""] if value is not None else [ast.unparse(argument)[:80]]
-    return [text for each in value.elements() if (text := each.text()) is not None]

@@ -1,4 +1,4 @@
-"""The other end of a local (unix) socket: the kernel tells it only over a netlink socket."""
+"""Local (unix) sockets: where one listens, and its other end, which the kernel tells only over a netlink socket."""
 
 import socket
 import struct
@@ -6,6 +6,7 @@ import struct
 _NETLINK_SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _SHOW_PEER, _PEER, _NO_COOKIE = 4, 2, 0xFFFFFFFF
 _HEADER, _MESSAGE = 16, 16
+_LISTENS = 1 << 16
 
 
 def unix_peer(inode: str) -> str:
@@ -27,3 +28,10 @@ def unix_peer(inode: str) -> str:
             return str(struct.unpack_from("=I", answer, at + 4)[0])
         at += max((size + 3) & ~3, 4)
     return ""
+
+
+def listening_path(table: str, inode: str) -> str:
+    """Where a local socket listens, by the kernel's table of them; empty when it does not."""
+    rows = (line.split() for line in table.splitlines()[1:])
+    own = next((row for row in rows if len(row) > 6 and row[6] == inode and int(row[3], 16) & _LISTENS), None)
+    return "" if own is None else own[7] if len(own) > 7 else "a local socket"

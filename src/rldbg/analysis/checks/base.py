@@ -14,6 +14,8 @@ from rldbg.analysis.tokens import SampleTokens, read_tokens
 from rldbg.core import Finding, SampleId, Severity
 from rldbg.recording import IDS_FROM, Record
 
+_SPREAD = 1e-3
+
 
 class StepView:
     """One step of a recording, read once and shared by all checks."""
@@ -40,6 +42,13 @@ class StepView:
         return self._per_sample("advantages") | known
 
     @cached_property
+    def has_token_advantages(self) -> bool:
+        """Whether advantages of most samples differ from token to token, as a critic or a discount makes them."""
+        found = (sample.trained("advantages") for sample in self.samples.values())
+        spreads = [bool(np.ptp(item[0]) > _SPREAD) for item in found if item is not None and len(item[0]) > 1]
+        return 2 * sum(spreads) > len(spreads)
+
+    @cached_property
     def texts(self) -> dict[SampleId, str]:
         """Responses of samples whose tokens were not recorded."""
         return {
@@ -58,9 +67,30 @@ class StepView:
             for sample, extra in zip(record.samples, record.rows("extra_fields"), strict=False)
         }
 
+    @cached_property
+    def versions(self) -> dict[SampleId, tuple[int, int]]:
+        """The oldest weights that made a token of each sample, and the weights that train on it."""
+        found = {}
+        for record in self._sequences():
+            if "policy_versions" not in record.fields or record.policy_version is None:
+                continue
+            for sample, versions in zip(record.samples, record.rows("policy_versions"), strict=False):
+                made = np.asarray(versions)[np.asarray(versions) >= 0]
+                if made.size:
+                    found[sample] = int(made.min()), record.policy_version
+        return found
+
     def is_left_out(self, sample: SampleId) -> bool:
         """Whether the trainer says that it does not train on this sample: cut off, or without a reward."""
         return bool(self.extras.get(sample, {}).get("left_out"))
+
+    def sequences_of_rollout(self, sample: SampleId) -> int:
+        """How many sequences its rollout gave: then each has a prompt of its own, and the last one's reward."""
+        return int(self.extras.get(sample, {}).get("outputs", 1))
+
+    def is_earlier(self, sample: SampleId) -> bool:
+        """Whether it is not the last sequence of its rollout, which alone is one of the group."""
+        return int(self.extras.get(sample, {}).get("output", 0)) < self.sequences_of_rollout(sample) - 1
 
     @cached_property
     def made_up_ids(self) -> bool:

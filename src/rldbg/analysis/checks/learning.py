@@ -20,15 +20,19 @@ _ADVANTAGE_SLACK = 1e-3
 _LOSS_SLACK = 1e-4
 _REWARD_CLIPS = ((0.0, 1.0), (-1.0, 1.0), (-2.0, 2.0), (-3.0, 3.0), (-5.0, 5.0), (-10.0, 10.0))
 _STILL = 1e-6
+_TWO_SIDED = "two-sided ratio"
 
 
 def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
-    names = [name for name in view.advantages if np.isfinite(view.rewards.get(name, np.nan))]
+    known = [name for name in view.advantages if np.isfinite(view.rewards.get(name, np.nan))]
+    names = [name for name in known if not view.is_earlier(name)]
     if len(names) < 2:
         raise NotApplicable("no advantages beside rewards of the same samples")
+    if view.has_token_advantages:
+        raise NotApplicable("advantages differ from token to token: rewards alone do not make them")
     have = np.asarray([view.advantages[name] for name in names], dtype=np.float64)
     best: tuple[float, str, int] | None = None
-    for how, expected in _expected(names, view):
+    for how, expected in (*_expected(names, view), *_running_baseline(names, have, view)):
         gap = np.abs(have - expected)
         worst = int(np.nanargmax(np.where(np.isnan(gap), np.inf, gap)))
         if gap[worst] <= _ADVANTAGE_SLACK * max(1.0, float(np.abs(expected).max())):
@@ -47,6 +51,17 @@ def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
             *_fitted(names, have, view),
         ),
     )
+
+
+def _running_baseline(
+    names: Sequence[SampleId], advantages: np.ndarray, view: StepView
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Rewards less one number for all samples, times another: a mean and a deviation of earlier steps."""
+    rewards = np.asarray([view.rewards[name] for name in names], dtype=np.float64)
+    if len(np.unique(rewards)) > 2 and np.isfinite(advantages).all():
+        slope, level = np.polyfit(rewards, advantages, 1)
+        if slope > 0:
+            yield "one baseline for all samples", slope * rewards + level
 
 
 def _fitted(names: Sequence[SampleId], advantages: np.ndarray, view: StepView) -> Iterator[str]:
@@ -105,8 +120,12 @@ def _ways(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.nda
 def _loss_follows_inputs(view: StepView) -> Iterable[Violation]:
     """is_loss_debug: the ratio is exp(log_probs - old_log_probs), the element loss -ratio * advantage or clipped.
 
-    Without it, the loss of each micro-batch is held against its log probs, advantages and mask.
+    Without it, the loss of each micro-batch is held against its log probs, advantages and mask. A framework may say
+    that a token's loss is something else (extra_info.form of its loss).
     """
+    forms = {_form(record) for record in view.side.records("loss", view.step)}
+    if other := next(iter(sorted(forms - {"", "ratio", _TWO_SIDED})), ""):
+        raise NotApplicable(f"a token's loss is not its advantage times its ratio: {other}")
     needed = ("log_probs", "old_log_probs", "advantages", "elementwise_loss")
     seen, lacking = False, ""
     for record in view.side.records("is_loss_debug", view.step):
@@ -115,12 +134,41 @@ def _loss_follows_inputs(view: StepView) -> Iterable[Violation]:
             lacking = f"the is_loss_debug records have no {' and no '.join(missing)}"
             continue
         seen = True
-        yield from _loss_violations(view, record)
+        yield from _loss_violations(view, record, two_sided=_TWO_SIDED in forms)
     if not seen:
         yield from losses_follow_tokens(view, lacking)
 
 
-def _loss_violations(view: StepView, record: Record) -> Iterator[Violation]:
+def _second_clip(
+    ratio: np.ndarray, loss: np.ndarray, advantages: np.ndarray, valid: np.ndarray, *, is_stated: bool
+) -> float:
+    """Where a two-sided clip holds large ratios of negative advantages: at the largest that counted, if several did.
+
+    Of a framework that does not say so, one token is no evidence of such a clip; and one at the bound of the first
+    clip is that clip, applied where it must not be.
+    """
+    bound, held = _held_at(ratio, loss, advantages, valid & (advantages < 0))
+    first, counts = _held_at(ratio, loss, advantages, valid & (advantages > 0))
+    is_first = counts > 0 and abs(bound - first) <= _LOSS_SLACK * first
+    if bound <= 1 or held < (1 if is_stated else 2) or (is_first and not is_stated):
+        return np.inf
+    return bound
+
+
+def _held_at(ratio: np.ndarray, loss: np.ndarray, advantages: np.ndarray, among: np.ndarray) -> tuple[float, int]:
+    """The largest ratio that counted in the losses of some tokens, and how many with a larger one are held there."""
+    used = (-loss / np.where(among, advantages, 1.0))[among]
+    bound = float(used.max(initial=0.0))
+    held = (used > bound * (1 - _LOSS_SLACK)) & (ratio[among] > bound * (1 + _LOSS_SLACK))
+    return bound, int(held.sum())
+
+
+def _form(record: Record) -> str:
+    info = record.fields.get("extra_info")
+    return str(info.get("form", "")) if isinstance(info, Mapping) else ""
+
+
+def _loss_violations(view: StepView, record: Record, *, two_sided: bool) -> Iterator[Violation]:
     new, old, advantages, loss = (
         record.array(name).astype(np.float64)
         for name in ("log_probs", "old_log_probs", "advantages", "elementwise_loss")
@@ -130,10 +178,12 @@ def _loss_violations(view: StepView, record: Record) -> Iterator[Violation]:
     ratio = record.array("prob_ratio").astype(np.float64) if "prob_ratio" in record.fields else expected
     # Rounding grows with the factors: a small error times a large advantage is still rounding.
     size = np.maximum(np.abs(ratio * advantages), 1.0)
+    bound = _second_clip(ratio, loss, advantages, valid, is_stated=two_sided)
+    counted = np.where(advantages < 0, np.minimum(ratio, bound), ratio)
     for title, gap in (
         ("prob_ratio is not exp(log_probs - old_log_probs)", np.abs(ratio - expected) / np.maximum(expected, 1.0)),
         # A clip can only make the loss larger than the unclipped one, and never changes its sign.
-        ("elementwise_loss is below -ratio * advantage", (-ratio * advantages - loss) / size),
+        ("elementwise_loss is below -ratio * advantage", (-counted * advantages - loss) / size),
         (
             "elementwise_loss does not have the sign of -advantage",
             np.where(loss * -advantages < 0, np.abs(loss) / size, 0.0),
@@ -271,7 +321,7 @@ def _gradients_sound(view: StepView) -> Iterable[Violation]:
 
 def _losses_finite(view: StepView) -> Iterable[Violation]:
     seen = False
-    for record in view.side.records("loss", view.step):
+    for record in (item for kind in ("loss", "value_loss") for item in view.side.records(kind, view.step)):
         seen = True
         for name in ("loss", "pg_loss", "entropy_loss", "kl_loss"):
             value = record.fields.get(name)

@@ -103,7 +103,7 @@ def _zero_filled(view: StepView) -> Iterable[Violation]:
         if bad.size:
             yield Violation(
                 f"step {view.step} sample {sample.sample} token {int(positions[bad[0]])}",
-                (f"trained tokens with a rollout log prob of 0: {bad.size}; the trainer says {trainer[bad[0]]:.4g}",),
+                (f"trained tokens with a rollout log prob of 0: {bad.size}; the trainer has {trainer[bad[0]]:.4g}",),
             )
     if not seen:
         raise NotApplicable("no rollout and trainer log probs of the same samples")
@@ -136,13 +136,18 @@ def _rollout_matches_trainer(view: StepView) -> Iterable[Violation]:
 
 
 def _first_ratio_is_one(view: StepView) -> Iterable[Violation]:
-    """In the first pass over a batch the policy has not changed: its log probs are the old ones."""
+    """In the first pass over a batch the policy has not changed: its log probs are the old ones.
+
+    Not where these are the engine's, of older weights, which is what the ratio is to correct.
+    """
     seen = False
+    of_rollout = _old_are_of_rollout(view)
+    older = {sample for sample, (made, current) in view.versions.items() if of_rollout and made < current}
     worst: tuple[float, str, int] | None = None
     gaps = []
     for sample in view.samples.values():
         found = sample.trained("log_probs", "old_log_probs")
-        if found is None or not _is_of_first_pass(sample) or not found[0].size:
+        if found is None or not _is_of_first_pass(sample) or not found[0].size or sample.sample in older:
             continue
         seen = True
         new, old, positions = found
@@ -152,9 +157,14 @@ def _first_ratio_is_one(view: StepView) -> Iterable[Violation]:
         if worst is None or gap[place] > worst[0]:
             worst = (float(gap[place]), str(sample.sample), int(positions[place]))
     if not seen:
-        raise NotApplicable("no log_probs beside old_log_probs of the same samples")
+        why = (
+            "old log probs are the engine's, of older weights"
+            if older
+            else "no log_probs beside old_log_probs of the same samples"
+        )
+        raise NotApplicable(why)
     bound = _ON_POLICY
-    if _old_are_of_rollout(view) and np.concatenate(gaps).mean() <= _MISMATCH_MEAN:
+    if of_rollout and np.concatenate(gaps).mean() <= _MISMATCH_MEAN:
         bound = _MISMATCH_TOKEN
     if worst is not None and worst[0] > bound:
         gap_text = f"|log_probs - old_log_probs| is {worst[0]:.4g}: a ratio of {np.exp(worst[0]):.4g} instead of 1"

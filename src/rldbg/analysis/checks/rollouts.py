@@ -26,10 +26,13 @@ def _masks_non_empty(view: StepView) -> Iterable[Violation]:
 def _groups_informative(view: StepView) -> Iterable[Violation]:
     groups: dict[str, list[float]] = defaultdict(list)
     for sample, reward in view.rewards.items():
-        groups[sample.group_id].append(reward)
+        if not view.is_earlier(sample):
+            groups[sample.group_id].append(reward)
     real = {name: rewards for name, rewards in groups.items() if len(rewards) > 1}
     if not real:
         raise NotApplicable("no groups of more than one sample")
+    if view.has_token_advantages:
+        raise NotApplicable("advantages differ from token to token: groups do not make them")
     flat = [name for name, rewards in real.items() if len(set(rewards)) == 1]
     if len(flat) == len(real):
         yield Violation(
@@ -50,6 +53,8 @@ def _prompts_of_groups_agree(view: StepView) -> Iterable[Violation]:
     if not view.samples:
         raise NotApplicable("no trajectories")
     for sample in view.samples.values():
+        if view.sequences_of_rollout(sample.sample) > 1:
+            continue
         prompt = np.asarray(sample.tokens[: sample.prompt_length], dtype="<i8").tobytes()
         known = first.setdefault(sample.sample.group_id, (str(sample.sample), prompt))
         if known[1] != prompt:
@@ -59,19 +64,9 @@ def _prompts_of_groups_agree(view: StepView) -> Iterable[Violation]:
 
 
 def _versions_fresh(view: StepView) -> Iterable[Violation]:
-    stale: list[tuple[int, str, int]] = []
-    seen = False
-    for kind in ("trajectory", "prepared_trajectories"):
-        for record in view.side.records(kind, view.step):
-            if "policy_versions" not in record.fields or record.policy_version is None:
-                continue
-            seen = True
-            for sample, versions in zip(record.samples, record.rows("policy_versions"), strict=False):
-                made = np.asarray(versions)[np.asarray(versions) >= 0]
-                if made.size and int(made.min()) < record.policy_version:
-                    stale.append((int(made.min()), str(sample), record.policy_version))
-    if not seen:
+    if not view.versions:
         raise NotApplicable("no policy versions")
+    stale = [(made, str(sample), current) for sample, (made, current) in view.versions.items() if made < current]
     if stale:
         version, sample_name, current = min(stale)
         text = f"{len(stale)} samples come from older weights: version {version} at worst, the policy is {current}"

@@ -43,7 +43,7 @@ def _answers_trained(view: StepView) -> Iterable[Violation]:
             text = f"{sampled} are not trained on, from token {first} on"
             yield Violation(f"step {view.step} sample {sample.sample}", (text,))
     if not seen:
-        raise NotApplicable("no policy versions and no extra_fields.turns: nothing says which tokens were sampled")
+        raise NotApplicable("no policy versions and no extra_fields.turns: which tokens were sampled is not recorded")
 
 
 def _drawn(sample: SampleTokens, turns: list[TurnRequest]) -> np.ndarray | None:

@@ -58,8 +58,8 @@ def _cell(record: Record) -> _Cell:
     return key.rank, key.micro, key.epoch, key.mini_batch
 
 
-def _terms(view: StepView, record: Record) -> tuple[list[np.ndarray], list[float]] | None:
-    """Ratios of the trained tokens of each sample, and its advantage; None if any is not known."""
+def _terms(view: StepView, record: Record) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
+    """Ratios and advantages of the trained tokens of each sample; None if any is not known."""
     if "log_probs" not in record.fields or not record.samples:
         return None
     ratios, advantages = [], []
@@ -72,11 +72,14 @@ def _terms(view: StepView, record: Record) -> tuple[list[np.ndarray], list[float
         length = min(len(mask), len(log_probs), len(old.values))
         gap = np.asarray(log_probs, np.float64)[:length] - np.asarray(old.values, np.float64)[:length]
         ratios.append(np.exp(gap)[mask[:length]])
-        advantages.append(view.advantages[sample])
+        of_tokens, count = known.trained("advantages"), len(ratios[-1])
+        # With a critic each token has its own.
+        has_each = of_tokens is not None and len(of_tokens[0]) == count
+        advantages.append(of_tokens[0] if of_tokens and has_each else np.full(count, view.advantages[sample]))
     return ratios, advantages
 
 
-def _reduced(ratios: list[np.ndarray], advantages: list[float]) -> Iterator[float]:
+def _reduced(ratios: list[np.ndarray], advantages: list[np.ndarray]) -> Iterator[float]:
     """The loss by every rule: three reductions of the tokens for each clip."""
     for low, high in _CLIPS:
         rows = [

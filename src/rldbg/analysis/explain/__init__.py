@@ -3,6 +3,7 @@
 from rldbg.analysis.explain import (
     advantages,
     batches,
+    critic,
     held_weights,
     histories,
     inputs,
@@ -27,7 +28,20 @@ from rldbg.analysis.stages import Stage
 
 # The order in which candidates are listed: those decided by tokens and masks before those that are fitted.
 _SOURCES = (
-    *(non_finite, held_weights, histories, routing, updates, masks, sequences, inputs, batches, rewards, advantages),
+    *(
+        non_finite,
+        held_weights,
+        histories,
+        routing,
+        updates,
+        masks,
+        sequences,
+        inputs,
+        batches,
+        rewards,
+        advantages,
+        critic,
+    ),
     *(rollout, sampling, log_probs, ratios, losses, loss_model, optimizer),
 )
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rldbg.algorithms import grpo_advantages
 from rldbg.analysis.explain.evidence import largest, small
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.normalisation import guarded, normalisations
@@ -69,7 +70,7 @@ def rules_giving(advantages: np.ndarray, scored: Scored, side: SideStep) -> list
     """The rules by which rewards become these advantages."""
     found: list[str] = []
     for suffix, groups in groupings(scored.samples, side):
-        rules = normalisations(scored.rewards, groups)
+        rules = itertools.chain(normalisations(scored.rewards, groups), _twice(scored, groups) if suffix else ())
         found += [rule + suffix for rule, expected in rules if _agrees(advantages, expected)]
         if found and not suffix:
             break
@@ -80,10 +81,23 @@ def rules_giving(advantages: np.ndarray, scored: Scored, side: SideStep) -> list
     return [odd] if odd else list(_shaped(advantages, scored, own))
 
 
+def _twice(scored: Scored, parts: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Normalised by group, and once more over parts of other samples, such as a rank's."""
+    own = _numbers([sample.sample.group_id for sample in scored.samples])
+    first = np.asarray(grpo_advantages(scored.rewards, own))
+    sizes = np.bincount(parts)[parts]
+    again = np.asarray(grpo_advantages(first, parts))
+    yield "group, then once more", again
+    yield (
+        "group, then once more with the population standard deviation",
+        again * np.sqrt(sizes / np.maximum(sizes - 1, 1)),
+    )
+
+
 def advantages_by(rule: str, scored: Scored, side: SideStep) -> np.ndarray | None:
     """What a rule of `rules_of` makes of a side's rewards; None for one that shapes them first."""
     for suffix, groups in groupings(scored.samples, side):
-        for name, expected in normalisations(scored.rewards, groups):
+        for name, expected in itertools.chain(normalisations(scored.rewards, groups), _twice(scored, groups)):
             if name + suffix == rule:
                 return expected
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -141,17 +141,26 @@ def permuted(evidence: Evidence) -> Iterator[Explanation]:
         return
     columns = {place: np.asarray(rows).T for place, rows in blocks.items()}
     whole = np.concatenate(list(columns.values()), axis=1)
-    how = permutation(whole[0], whole[1], _NOISE)
-    if how is None:
-        apart = {place: (a, b) for place, (a, b) in columns.items() if largest(a - b) > _NOISE}
-        found = [permutation(a, b, _NOISE) for a, b in apart.values()]
-        if not found or None in found or len(columns) < 2:
-            return
-        ranks = {rank for rank, _ in apart}
-        where = "on each rank" if len(ranks) > 1 else f"on rank {ranks.pop()}"
-        how = f"{found[0]} {where}"
-    text = f"B's advantages are A's {how}: assigned to the wrong samples"
-    yield Explanation("rows-permuted", text, parameters={"how": how})
+    how = permutation(whole[0], whole[1], _NOISE) or _within(columns, lambda place: place, "on each rank")
+    how = how or _within(columns, lambda place: place[1], "within each mini-batch, across its ranks")
+    if how is not None:
+        text = f"B's advantages are A's {how}: assigned to the wrong samples"
+        yield Explanation("rows-permuted", text, parameters={"how": how})
+
+
+def _within(
+    columns: dict[tuple[int, int], np.ndarray], part_of: Callable[[tuple[int, int]], object], where: str
+) -> str | None:
+    """How advantages are permuted within every part that differs, each some (rank, mini-batch)s."""
+    parts: dict[object, list[np.ndarray]] = defaultdict(list)
+    for place in sorted(columns):
+        parts[part_of(place)].append(columns[place])
+    joined = [np.concatenate(rows, axis=1) for rows in parts.values()]
+    found = [permutation(a, b, _NOISE) for a, b in joined if largest(a - b) > _NOISE]
+    if not found or None in found or len(joined) < 2:
+        return None
+    ranks = {rank for (rank, _), (a, b) in columns.items() if largest(a - b) > _NOISE}
+    return f"{found[0]} {where if len(ranks) > 1 else f'on rank {ranks.pop()}'}"
 
 
 def by_turn(evidence: Evidence) -> Iterator[Explanation]:
@@ -269,6 +278,23 @@ def by_length(evidence: Evidence) -> Iterator[Explanation]:
                 yield Explanation(name, text, parameters=facts, recomputed=made)
 
 
+def by_length_of_turn(evidence: Evidence) -> Iterator[Explanation]:
+    """One side divides an advantage by the number of tokens of its own turn."""
+    for label, right, wrong in evidence.directions:
+        rows: list[tuple[float, float, int]] = []
+        for pair in _pairs(evidence):
+            one, other = (pair[side].trained("advantages") for side in (right, wrong))
+            if one is not None and other is not None and len(one[0]) == len(other[0]):
+                turns = turn_of(pair[right].loss_mask)[one[1]]
+                rows += zip(one[0].tolist(), other[0].tolist(), np.bincount(turns)[turns].tolist(), strict=True)
+        given, recorded, lengths = np.asarray([row for row in rows if row[0] != 0], dtype=np.float64).reshape(-1, 3).T
+        samples = [turn_of(pair[right].loss_mask).max(initial=0) for pair in _pairs(evidence)]
+        if len(np.unique(lengths)) > 1 and max(samples, default=0) > 1:
+            text = f"{label}'s advantages are divided by the length of their turn"
+            noise = _NOISE * max(1.0, largest(recorded))
+            yield applied("divided-by-turn-length", text, given, recorded, given / lengths, noise, {"side": label})
+
+
 def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
     """One side's advantages are those that its rewards of the step before give, in their order."""
     for (label, side), (_, other) in zip(evidence.sides, reversed(evidence.sides), strict=True):
@@ -326,6 +352,7 @@ HYPOTHESES = {
         clipped,
         discounted,
         by_length,
+        by_length_of_turn,
         of_another_step,
         term_added,
     )

@@ -49,7 +49,7 @@ def mask_of(item: MicroPass) -> np.ndarray | None:
 def totals_of(side: SideStep) -> dict[tuple[int, int], Totals]:
     """By optimizer step."""
     masks: dict[tuple[int, int], list[tuple[int, np.ndarray]]] = defaultdict(list)
-    for item in side.micros:
+    for item in side.every:
         mask = mask_of(item)
         if mask is not None:
             masks[item.update].append((item.rank, mask))
@@ -173,10 +173,16 @@ def fitting_rules(side: SideStep, passes: Sequence[Pass]) -> list[AggregationRul
     numbers = np.asarray([number for *_, number in passes])
     if largest(numbers) == 0 or not np.isfinite(numbers).all():
         return []
+    # Numbers that rounding may be a hundredth of, such as the KL of a policy that has hardly moved, fit any rule; of
+    # others a factor is known to as many digits as rounding leaves.
+    slack = 1e-5 * largest(numbers) + 2e-7
+    if slack > 0.01 * largest(numbers):
+        return []
+    digits = int(-np.log10(slack / largest(numbers)))
     found = []
     for name, column in table.items():
         statistic = np.asarray(column)
         factor = fit_factor(statistic, numbers)
-        if largest(numbers - factor * statistic) <= 1e-5 * largest(numbers) + 2e-7 and factor != 0:
-            found.append(AggregationRule(name, round(factor, 6) if abs(factor) > 0.01 else float(f"{factor:.5g}")))
+        if largest(numbers - factor * statistic) <= slack and factor != 0:
+            found.append(AggregationRule(name, float(f"{factor:.{digits}g}")))
     return sorted(found, key=lambda rule: abs(rule.factor - 1) > 1e-3)

@@ -154,11 +154,22 @@ class Evidence:
         return self._confined[name]
 
     def _gaps(self, name: str, noise: float) -> Iterator[Gap]:
-        for one, other in self.with_equal_tokens:
+        found = list(self._gaps_of(self.with_equal_tokens, name, noise))
+        if name == "advantages":
+            # They do not change from pass to pass: where they differ from the first one on, all samples count.
+            same = [pair for pair in self.samples if np.array_equal(pair[0].tokens, pair[1].tokens)]
+            every = list(self._gaps_of(same, name, noise))
+            found = every if any(gap.apart.any() for gap in every) else found
+        yield from found
+
+    def _gaps_of(self, pairs: list[Pair], name: str, noise: float) -> Iterator[Gap]:
+        for one, other in pairs:
             a, b = one.trained(name), other.trained(name)
             if a is not None and b is not None and len(a[0]) == len(b[0]):
                 apart = ~(np.abs(a[0].astype(np.float64) - b[0]) <= noise)
-                yield Gap(one, a[1], apart, self._home(one, name))
+                # Samples without an advantage stay so whatever is done to advantages: they tell no part from another.
+                if name != "advantages" or np.any(a[0]) or np.any(b[0]):
+                    yield Gap(one, a[1], apart, self._home(one, name))
 
     def _home(self, sample: SampleTokens, name: str) -> RecordKey:
         """The pass over a sample, which says its rank; else the record of the quantity."""

@@ -9,7 +9,7 @@ import numpy as np
 from rldbg.analysis.explain import contexts
 from rldbg.analysis.explain.aggregation import mask_of
 from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, agree, applied, fit_factor, largest
-from rldbg.analysis.explain.passes import MicroPass, SideStep
+from rldbg.analysis.explain.passes import MicroPass, SideStep, Update
 from rldbg.analysis.explain.permuted import permuted_rows
 from rldbg.analysis.explain.scatter import scatter
 from rldbg.analysis.explain.wherever import wherever
@@ -321,17 +321,28 @@ def reference_is_policy(evidence: Evidence) -> Iterator[Explanation]:
 
 def ratio_always_one(evidence: Evidence) -> Iterator[Explanation]:
     """The loss uses the log probs of its own pass as the old ones, on one side only."""
-    same = []
+    gaps: list[dict[Update, float]] = []
     for _, side in evidence.sides:
-        gaps = [_masked_gap(item, "is_loss_debug", "log_probs", "old_log_probs") for item in side.micros]
-        known = [gap for gap in gaps if gap is not None]
-        # With one optimizer step per step the ratio is 1 without a fault.
-        several = len({item.update for item in side.micros}) > 1
-        same.append(max(known) <= _NOISE if known and several else None)
-    for (label, _), mine, other in zip(evidence.sides, same, reversed(same), strict=True):
-        if mine and other is False:
+        found: dict[Update, float] = {}
+        for item in side.micros:
+            gap = _masked_gap(item, "is_loss_debug", "log_probs", "old_log_probs")
+            if gap is not None:
+                found[item.update] = max(found.get(item.update, 0.0), gap)
+        gaps.append(found)
+    for (label, _), mine, other in zip(evidence.sides, gaps, reversed(gaps), strict=True):
+        # In the first optimizer step of a step the ratio is 1 without a fault.
+        later = sorted(mine)[1:]
+        ones = [update for update in later if mine[update] <= _NOISE < other.get(update, 0.0)]
+        if not ones:
+            continue
+        facts = {"side": label, "updates": ones}
+        if max(mine.values()) <= _NOISE:
             text = f"{label}'s old log probs are those of the same pass, in every pass: its ratio is always 1"
-            yield Explanation("ratio-always-one", text, parameters={"side": label})
+            yield Explanation("ratio-always-one", text, parameters=facts)
+        else:
+            where = "; ".join(f"epoch {epoch}, mini-batch {mini}" for epoch, mini in ones)
+            text = f"{label}'s old log probs are those of the same pass at {where}: they were computed anew there"
+            yield Explanation("old-log-probs-renewed", text, parameters=facts)
 
 
 def _masked_gap(item: MicroPass, kind: str, first: str, second: str) -> float | None:

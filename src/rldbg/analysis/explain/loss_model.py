@@ -9,27 +9,33 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, largest
 from rldbg.analysis.explain.loss_rules import (
+    LARGER,
     OF_RANKS,
+    RATIOS,
+    RECORDED,
     REDUCTIONS,
     LossPass,
+    LossPasses,
     LossRule,
-    loss_by,
     loss_passes,
-    policy_loss,
+    token_losses,
 )
 from rldbg.analysis.explain.loss_variations import near_rules, other_advantages
 from rldbg.analysis.side import Side
 
 _BUDGET_S = 10.0
 _FEWEST = 3
-_WIDTHS = (None, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5, 1.0)
-_FORMS = ("ratio", "log prob", "advantage alone")
+# Bounds that people choose: of single tokens' ratios, and of those of whole sequences.
+_WIDTHS = (None, 3e-4, 4e-4, *(n * 10.0**power for power in (-3, -2) for n in (1, 2, 3, 4, 5, 8)))
+_WIDTHS = (*_WIDTHS, 0.1, 0.15, 0.2, 0.25, 0.28, 0.3, 0.4, 0.5, 1.0)
+_CLIPS = [(low, high) for low in _WIDTHS for high in _WIDTHS]
+_FORMS = (*RATIOS, "log prob", "advantage alone")
 _PARTS = {
     "advantages": "advantage-normalisation",
     "form": "loss-form",
@@ -70,8 +76,8 @@ def _by_rule(evidence: Evidence, rule: LossRule) -> Recomputed | None:
     mine, theirs = (list(loss_passes(side.side)) for _, side in evidence.sides)
     if len(mine) != len(theirs):
         return None
-    columns = [item.number for item in mine], [item.number for item in theirs], [loss_by(item, rule) for item in mine]
-    return Recomputed(*np.asarray(columns))
+    own = LossPasses(mine)
+    return Recomputed(own.numbers, np.asarray([item.number for item in theirs]), own.by(rule))
 
 
 def _apart(a: LossRule, b: LossRule) -> tuple[str, ...]:
@@ -80,7 +86,7 @@ def _apart(a: LossRule, b: LossRule) -> tuple[str, ...]:
 
 def _title(part: str) -> str:
     return {
-        "advantages": "advantages are rewards normalised by",
+        "advantages": "advantages are",
         "form": "a token's loss is its advantage times the",
         "clip": "the ratio is clipped to",
         "reduction": "the loss is",
@@ -95,6 +101,8 @@ def _show(rule: LossRule, part: str) -> str:
         ends = [f"at least {1 - low:g}" if low is not None else "", f"at most {1 + high:g}" if high is not None else ""]
         return " and ".join(filter(None, ends)) or "nothing"
     value = getattr(rule, part)
+    if part == "advantages" and value != RECORDED:
+        return f"rewards normalised by {value}"
     if value == _FORMS[-1]:
         return "number 1 (a ratio of log probs to themselves, or none)"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -105,59 +113,91 @@ def _rules(side: Side, deadline: float) -> list[LossRule]:
     passes = list(loss_passes(side))
     if len(passes) < _FEWEST or not np.isfinite([item.number for item in passes]).all():
         return []
-    early = [item for item in passes if largest(item.ratio - 1) <= 1e-4]
-    several = any(item.whole[5] > 1 for item in passes)
-    reductions = [name for name in REDUCTIONS if several or name not in OF_RANKS]
+    tried = _Tried(LossPasses(passes))
     found: list[LossRule] = []
     for terms in ((), ("entropy",), ("kl",), ("entropy", "kl")):
         if any(getattr(item, term) is None for item in passes for term in terms) or len(passes) < _FEWEST + len(terms):
             continue
-        for form, name, reduction in itertools.product(_FORMS, _distinct(passes), reductions):
-            rule = LossRule(name, form, (None, None), reduction, 0.0, 0.0)
-            # Where the ratio is 1 no clip matters: that decides the rest first, if there are enough such passes.
-            told = len(early) > len(terms)
-            if early and (not told or _weights(early, rule, terms) is not None) and time.thread_time() < deadline:
-                found += _with_clip(passes, rule, terms)
+        for form, name in itertools.product(_FORMS, _distinct(tried.all.tokens)):
+            if time.thread_time() < deadline:
+                found += tried.fitting(LossRule(name, form, (None, None), "", 0.0, 0.0), terms)
         if found:
             return found
     return found
 
 
-def _distinct(passes: list[LossPass]) -> list[str]:
+class _Tried:
+    """All passes of a side, with what is needed to try many rules on them."""
+
+    def __init__(self, passes: LossPasses) -> None:
+        self.all = passes
+        several = any(item.whole[5] > 1 for item in passes.each)
+        self._reductions = [name for name in REDUCTIONS if several or name not in OF_RANKS]
+        # Where the ratio is 1 no clip matters: that decides the rest first, if there are enough such passes.
+        self._early = np.asarray([largest(item.ratio - 1) <= 1e-4 for item in passes.each])
+
+    def fitting(self, rule: LossRule, terms: tuple[str, ...]) -> Iterator[LossRule]:
+        """With every reduction and clip by which the rule gives every loss, with some weights of the further terms."""
+        early = int(self._early.sum())
+        if not early:
+            return
+        # Most rules fit no loss, whatever the reduction: their clips need not be tried.
+        unclipped = self.all.sums(token_losses(self.all.tokens, rule)[None])
+        clipped: np.ndarray | None = None
+        for reduction in self._reductions:
+            tried = rule._replace(reduction=reduction)
+            told = early > len(terms)
+            if told and not self._fit(tried, terms, unclipped, self._early)[1].any():
+                continue
+            if clipped is None:
+                clipped = self._with_clips(rule) if rule.form in RATIOS else unclipped
+            weights, fits = self._fit(tried, terms, clipped, np.ones(len(self.all.each), bool))
+            pairs = _CLIPS if rule.form in RATIOS else [rule.clip]
+            for place in np.flatnonzero(fits):
+                known = dict(zip(terms, (float(f"{value:.3g}") for value in weights[place]), strict=True))
+                yield tried._replace(clip=pairs[place], entropy=known.get("entropy", 0.0), kl=known.get("kl", 0.0))
+
+    def _with_clips(self, rule: LossRule) -> np.ndarray:
+        """Positive and negative advantages meet one bound each: the losses by all pairs of bounds are sums of two."""
+        tokens = self.all.tokens
+        signs = np.sign(tokens.advantages[rule.advantages])
+        lower, upper = (
+            self.all.sums(
+                np.asarray([token_losses(tokens, rule._replace(clip=clip(w))) * (signs == sign) for w in _WIDTHS])
+            )
+            for sign, clip in _ends(rule.form)
+        )
+        pairs: np.ndarray = (lower[:, None] + upper[None]).reshape(len(_CLIPS), -1)
+        return pairs
+
+    def _fit(
+        self, rule: LossRule, terms: tuple[str, ...], sums: np.ndarray, chosen: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """For each row of sums the weights of the further terms, and whether with them the chosen losses come out."""
+        rest = (self.all.numbers - self.all.of_sums(sums, rule.reduction))[:, chosen]
+        weights = np.zeros((len(rest), len(terms)))
+        if terms:
+            known = [column for term in terms if (column := self.all.term(term, rule.reduction)) is not None]
+            columns = np.stack(known, axis=1)[chosen]
+            weights = np.linalg.lstsq(columns, rest.T, rcond=None)[0].T
+            rest = rest - weights @ columns.T
+        left = np.where(np.isfinite(rest).all(1), np.abs(rest).max(1), np.inf)
+        return weights, (left <= self.all.noise) & (np.abs(weights).min(1, initial=np.inf) >= 1e-6)
+
+
+def _distinct(tokens: LossPass) -> list[str]:
     """The advantage rules that give different numbers here, the simplest of each."""
     kept: dict[str, np.ndarray] = {}
-    for name in passes[0].advantages:
-        if all(name in item.advantages for item in passes):
-            values = np.concatenate([item.advantages[name] for item in passes])
-            if all(largest(values - other) > 1e-5 * max(1.0, largest(other)) for other in kept.values()):
-                kept[name] = values
+    for name, values in tokens.advantages.items():
+        if all(largest(values - other) > 1e-5 * max(1.0, largest(other)) for other in kept.values()):
+            kept[name] = values
     return list(kept)
 
 
-def _with_clip(passes: list[LossPass], rule: LossRule, terms: tuple[str, ...]) -> Iterator[LossRule]:
-    whole = [rule.clip] if rule.form != "ratio" else [(low, high) for low in _WIDTHS for high in _WIDTHS]
-    for clip in whole:
-        tried = rule._replace(clip=clip)
-        weights = _weights(passes, tried, terms)
-        if weights is not None:
-            known = dict(zip(terms, (float(f"{value:.3g}") for value in weights), strict=True))
-            yield tried._replace(entropy=known.get("entropy", 0.0), kl=known.get("kl", 0.0))
-
-
-def _weights(passes: list[LossPass], rule: LossRule, terms: tuple[str, ...]) -> list[float] | None:
-    """The weights of the further terms with which a rule gives every loss; None when it does not."""
-    numbers = np.asarray([item.number for item in passes])
-    policy = np.asarray([policy_loss(item, rule) for item in passes])
-    rest, weights = numbers - policy, np.zeros(len(terms))
-    noise = 1e-5 * largest(numbers) + 2e-6
-    if terms:
-        reduce = REDUCTIONS[rule.reduction]
-        columns = np.asarray([[reduce(getattr(item, term), item) for term in terms] for item in passes])
-        weights = np.linalg.lstsq(columns, rest, rcond=None)[0]
-        rest = rest - columns @ weights
-        if np.abs(weights).min() < 1e-6:
-            return None
-    return weights.tolist() if largest(rest) <= noise else None
+def _ends(form: str) -> list[tuple[int, Callable[[float | None], tuple[float | None, float | None]]]]:
+    """Which sign of advantages meets the lower bound, and which the upper one, with that bound alone."""
+    sign = 1 if form == LARGER else -1
+    return [(sign, lambda width: (width, None)), (-sign, lambda width: (None, width))]
 
 
 HYPOTHESES = {"loss": (losses,), "gradient": (losses,)}

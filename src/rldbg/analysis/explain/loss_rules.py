@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rldbg.analysis.explain.advantage_rules import Scored, common_normalisations, groupings, shapes
+from rldbg.analysis.explain.evidence import largest
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.normalisation import normalisations
@@ -63,58 +64,126 @@ class LossPass(NamedTuple):
         return np.diff(np.append(self.starts, len(self.ratio)))
 
 
-def loss_by(item: LossPass, rule: LossRule) -> float:
-    reduce = REDUCTIONS[rule.reduction]
-    terms = [(item.entropy, rule.entropy), (item.kl, rule.kl)]
-    return policy_loss(item, rule) + sum(
-        weight * reduce(values, item) for values, weight in terms if values is not None
-    )
+def _of_sequences(item: LossPass, mean: bool) -> np.ndarray:
+    """One ratio for all tokens of a sequence: the product of its tokens' ratios, or their geometric mean."""
+    logs = np.add.reduceat(np.log(item.ratio), item.starts)
+    made: np.ndarray = np.exp(np.repeat(logs / item.lengths if mean else logs, item.lengths))
+    return made
 
 
-def policy_loss(item: LossPass, rule: LossRule, weights: np.ndarray | float = 1.0) -> float:
+LARGER = "ratio, clipped or not, whichever is larger"
+# Each form of a ratio, with what it is for every token.
+RATIOS: dict[str, Callable[[LossPass], np.ndarray]] = {
+    "ratio": lambda item: item.ratio,
+    "ratio of its sequence (geometric mean)": lambda item: _of_sequences(item, mean=True),
+    "ratio of its sequence (product)": lambda item: _of_sequences(item, mean=False),
+    LARGER: lambda item: item.ratio,
+    "inverse of the ratio": lambda item: 1 / item.ratio,
+}
+
+
+def token_losses(item: LossPass, rule: LossRule) -> np.ndarray:
     advantage = item.advantages[rule.advantages]
-    if rule.form == "ratio":
-        low, high = rule.clip
-        bounded = np.clip(item.ratio, 0.0 if low is None else 1 - low, np.inf if high is None else 1 + high)
-        values = -np.minimum(item.ratio * advantage, bounded * advantage)
-    else:
-        values = -advantage * (item.log_probs if rule.form == "log prob" else 1.0)
-    return REDUCTIONS[rule.reduction](weights * values, item)
+    if rule.form not in RATIOS:
+        return -advantage * (item.log_probs if rule.form == "log prob" else 1.0)
+    low, high = rule.clip
+    ratio = RATIOS[rule.form](item)
+    bounded = np.clip(ratio, 0.0 if low is None else 1 - low, np.inf if high is None else 1 + high)
+    choose = np.maximum if rule.form == LARGER else np.minimum
+    losses: np.ndarray = -choose(ratio * advantage, bounded * advantage)
+    return losses
 
 
-def _mean_of_means(values: np.ndarray, item: LossPass) -> float:
-    return float((np.add.reduceat(values, item.starts) / item.lengths).mean())
+# Each way to make one number of all tokens: what the sum over a sequence's tokens counts, for each sequence.
+Weights = Callable[[LossPass], np.ndarray]
+
+
+def _each(item: LossPass, weight: float) -> np.ndarray:
+    return np.full(len(item.starts), weight)
 
 
 # They are others' equals where there is one rank.
-OF_RANKS: dict[str, Callable[[np.ndarray, LossPass], float]] = {
-    "the mean over the mini-batch's tokens, times the number of ranks": lambda values, item: (
-        float(values.sum()) * item.whole[5] / item.whole[0]
+OF_RANKS: dict[str, Weights] = {
+    "the mean over the mini-batch's tokens, times the number of ranks": lambda item: _each(
+        item, item.whole[5] / item.whole[0]
     ),
-    "the mean over the tokens of its rank's part of the mini-batch": lambda values, item: (
-        float(values.sum()) / item.whole[3]
-    ),
-    "the token mean of each micro-batch, divided by their number on the rank": lambda values, item: (
-        float(values.mean()) / item.whole[4]
+    "the mean over the tokens of its rank's part of the mini-batch": lambda item: _each(item, 1 / item.whole[3]),
+    "the token mean of each micro-batch, divided by their number on the rank": lambda item: _each(
+        item, 1 / (len(item.ratio) * item.whole[4])
     ),
 }
-REDUCTIONS: dict[str, Callable[[np.ndarray, LossPass], float]] = {
-    "the mean over tokens": lambda values, _: float(values.mean()),
-    "the mean over sequences of their token means": _mean_of_means,
-    "the mean over sequences of their token sums": lambda values, item: float(values.sum()) / len(item.starts),
-    "the sum over tokens": lambda values, _: float(values.sum()),
-    "the mean over the mini-batch's tokens": lambda values, item: float(values.sum()) / item.whole[0],
-    "the mean over the mini-batch's sequences of their token means": lambda values, item: (
-        _mean_of_means(values, item) * len(item.starts) / item.whole[1]
+REDUCTIONS: dict[str, Weights] = {
+    "the mean over tokens": lambda item: _each(item, 1 / len(item.ratio)),
+    "the mean over sequences of their token means": lambda item: 1 / (item.lengths * len(item.starts)),
+    "the mean over sequences of their token sums": lambda item: _each(item, 1 / len(item.starts)),
+    "the sum over tokens": lambda item: _each(item, 1.0),
+    "the mean over the mini-batch's tokens": lambda item: _each(item, 1 / item.whole[0]),
+    "the mean over the mini-batch's sequences of their token means": lambda item: 1 / (item.lengths * item.whole[1]),
+    "the token mean of each micro-batch, divided by their number": lambda item: _each(
+        item, 1 / (len(item.ratio) * item.whole[2])
     ),
-    "the token mean of each micro-batch, divided by their number": lambda values, item: (
-        float(values.mean()) / item.whole[2]
-    ),
-    "the sum over tokens divided by sequences times the longest": lambda values, item: (
-        float(values.sum()) / (len(item.starts) * int(item.lengths.max()))
+    "the sum over tokens divided by sequences times the longest": lambda item: _each(
+        item, 1 / (len(item.starts) * int(item.lengths.max()))
     ),
     **OF_RANKS,
 }
+
+
+class LossPasses:
+    """All passes of a side, to try a rule on all of them at once; not empty."""
+
+    def __init__(self, passes: list[LossPass]) -> None:
+        self.each = passes
+        self.numbers = np.asarray([item.number for item in passes])
+        self.noise = 1e-5 * largest(self.numbers) + 2e-6
+        self.tokens = _joined(passes)
+        # Where each pass begins among the sequences of all of them.
+        self._begins = np.cumsum([0, *(len(item.starts) for item in passes[:-1])])
+        self._weights: dict[str, np.ndarray] = {}
+
+    def by(self, rule: LossRule) -> np.ndarray:
+        """Each pass's loss by a rule."""
+        losses = self.policy(rule)
+        for term, weight in (("entropy", rule.entropy), ("kl", rule.kl)):
+            column = self.term(term, rule.reduction)
+            losses = losses if column is None else losses + weight * column
+        return losses
+
+    def policy(self, rule: LossRule, weights: np.ndarray | float = 1.0) -> np.ndarray:
+        """Without further terms; `weights` is one for each token."""
+        return self.reduced(weights * token_losses(self.tokens, rule), rule.reduction)
+
+    def term(self, name: str, reduction: str) -> np.ndarray | None:
+        """A further term, not weighted; None where a pass lacks it."""
+        columns = [values for item in self.each if (values := getattr(item, name)) is not None]
+        return self.reduced(np.concatenate(columns), reduction) if len(columns) == len(self.each) else None
+
+    def reduced(self, values: np.ndarray, reduction: str) -> np.ndarray:
+        """One number of each pass, of the values of all tokens."""
+        return self.of_sums(self.sums(values), reduction)
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """The sum over each sequence."""
+        sums: np.ndarray = np.add.reduceat(values, self.tokens.starts, axis=-1)
+        return sums
+
+    def of_sums(self, sums: np.ndarray, reduction: str) -> np.ndarray:
+        if reduction not in self._weights:
+            self._weights[reduction] = np.concatenate([REDUCTIONS[reduction](item) for item in self.each])
+        numbers: np.ndarray = np.add.reduceat(sums * self._weights[reduction], self._begins, axis=-1)
+        return numbers
+
+
+def _joined(passes: list[LossPass]) -> LossPass:
+    """The ratios, log probs and advantages of all passes as those of one."""
+    begins = np.cumsum([0, *(len(item.ratio) for item in passes[:-1])])
+    names = [name for name in passes[0].advantages if all(name in item.advantages for item in passes)]
+    return passes[0]._replace(
+        starts=np.concatenate([item.starts + begin for item, begin in zip(passes, begins, strict=True)]),
+        advantages={name: np.concatenate([item.advantages[name] for item in passes]) for name in names},
+        ratio=np.concatenate([item.ratio for item in passes]),
+        log_probs=np.concatenate([item.log_probs for item in passes]),
+    )
 
 
 def _passes(side: SideStep, *, wide: bool) -> Iterator[LossPass]:
@@ -158,7 +227,7 @@ def _pass(
         new,
         None if is_alone or entropy is None or len(entropy) != len(new) else -entropy,
         None if gap is None else np.expm1(gap) - gap,
-        {name: np.repeat([of[row.sample] for row in rows], lengths) for name, of in rules.items()},
+        _of_tokens(rows, lengths, rules),
         turn,
         is_last,
         place,
@@ -168,6 +237,21 @@ def _pass(
         record.key.rank,
         None if gap is None else -gap,
     )
+
+
+# Those that a critic's values are in follow from no reward alone.
+RECORDED = "the recorded ones"
+
+
+def _of_tokens(
+    rows: list[SampleTokens], lengths: list[int], rules: dict[str, dict[SampleId, float]]
+) -> dict[str, np.ndarray]:
+    """The advantage of each token by each rule, and as recorded."""
+    made = {name: np.repeat([of[row.sample] for row in rows], lengths) for name, of in rules.items()}
+    recorded = _column(rows, "advantages")
+    if recorded is not None and len(recorded) == sum(lengths):
+        made[RECORDED] = recorded
+    return made
 
 
 def _places(row: SampleTokens) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from rldbg.analysis.explain.advantage_rules import shape_of
-from rldbg.analysis.explain.evidence import Explanation, Recomputed, fit_factor, largest
+from rldbg.analysis.explain.evidence import Explanation, Recomputed, applied, fit_factor, largest
 from rldbg.analysis.explain.kl_terms import KL_FORMULAS
-from rldbg.analysis.explain.loss_rules import REDUCTIONS, LossPass, LossRule, loss_by, policy_loss
+from rldbg.analysis.explain.loss_rules import REDUCTIONS, LossPass, LossPasses, LossRule
 
 _FEWEST = 3
 _REFINEMENTS = 9
@@ -22,19 +22,22 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
     """Losses by the other side's rule, but for some tokens that count more or less, or for weights of all tokens."""
     if len(passes) < _FEWEST:
         return
-    left = np.asarray([item.number - loss_by(item, rule) for item in passes])
-    noise = 1e-5 * largest(np.asarray([item.number for item in passes])) + 2e-6
-    yield from _other_kl(label, passes, rule, left, noise)
-    yield from _other_weights(label, passes, rule, left, noise)
+    everything = LossPasses(passes)
+    if rule.advantages not in everything.tokens.advantages:
+        return
+    left, noise = everything.numbers - everything.by(rule), everything.noise
+    yield from _fixed_denominator(label, everything, rule, left)
+    yield from _other_kl(label, everything, rule, left)
+    yield from _other_weights(label, everything, rule, left)
+    numbers = everything.numbers
     for what, chosen in _some_tokens(passes):
-        parts = np.asarray([policy_loss(item, rule, some) for item, some in zip(passes, chosen, strict=True)])
+        parts = everything.policy(rule, np.concatenate(chosen))
         factor = fit_factor(parts, left)
         if not abs(factor) > 1e-3:
             continue
         times = "are left out" if abs(factor + 1) < 1e-3 else f"count {1 + factor:.4g} times"
         text = f"from log probs and rewards: {label}'s loss is as the other side's, but {what} {times}"
         facts = {"side": label, "tokens": what, "factor": 1 + factor}
-        numbers = np.asarray([item.number for item in passes])
         shown = Recomputed(numbers - left, numbers, numbers - left + factor * parts, _names(label))
         rest = left - factor * parts
         residual = largest(rest)
@@ -43,19 +46,30 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
     ratios = [np.exp(item.above_rollout) for item in passes if item.above_rollout is not None]
     for bound in (np.inf, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0):
         if len(ratios) == len(passes):
-            weights = [ratio.clip(max=bound) for ratio in ratios]
-            made = [
-                loss_by(item, rule) + policy_loss(item, rule, one - 1)
-                for item, one in zip(passes, weights, strict=True)
-            ]
-            gap = largest(np.asarray([item.number for item in passes]) - made)
+            made = numbers - left + everything.policy(rule, np.concatenate(ratios).clip(max=bound) - 1)
+            gap = largest(numbers - made)
             if gap <= noise < largest(left):
                 most = "" if bound == np.inf else f", at most {bound:g}"
                 text = f"from log probs and rewards: {label} weights each token's loss by old over rollout{most}"
-                numbers, facts = np.asarray([item.number for item in passes]), {"side": label, "bound": bound}
-                shown = Recomputed(numbers - left, numbers, np.asarray(made), _names(label))
+                shown = Recomputed(numbers - left, numbers, made, _names(label))
+                facts = {"side": label, "bound": bound}
                 yield Explanation("loss-weighted-by-rollout", text, gap, noise, facts, recomputed=shown)
                 return
+
+
+_SUM = "the sum over tokens"
+
+
+def _fixed_denominator(label: str, passes: LossPasses, rule: LossRule, left: np.ndarray) -> Iterator[Explanation]:
+    """The token sum divided by one number in all passes, however many tokens they have."""
+    numbers, sums = passes.numbers, passes.by(rule._replace(reduction=_SUM))
+    factor = fit_factor(sums, numbers)
+    several = len({item.whole[0] for item in passes.each}) > 1 and len({len(item.ratio) for item in passes.each}) > 1
+    if factor > 0 and several and rule.reduction != _SUM:
+        of = f"the token sum divided by a fixed {1 / factor:.6g}"
+        text = f"from log probs and rewards: {label}'s loss is {of}, the other side's is {rule.reduction}"
+        facts = {"side": label, "denominator": 1 / factor}
+        yield applied("aggregation", text, numbers - left, numbers, factor * sums, passes.noise, facts)
 
 
 def _names(label: str) -> tuple[str, str]:
@@ -64,17 +78,20 @@ def _names(label: str) -> tuple[str, str]:
 
 def other_advantages(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[Explanation]:
     """Losses by the other side's rule, but of advantages by another one, with or without its further terms."""
-    numbers = np.asarray([item.number for item in passes])
-    noise = 1e-5 * largest(numbers) + 2e-6
+    if len(passes) < _FEWEST:
+        return
+    everything = LossPasses(passes)
+    if rule.advantages not in everything.tokens.advantages:
+        return
     # One rule of each function of rewards: those that give the same losses are rivals.
     found: dict[str, Explanation] = {}
-    names = [name for name in passes[0].advantages if all(name in item.advantages for item in passes)] if passes else []
     for lost in ((), *((term,) for term in ("kl", "entropy") if getattr(rule, term))):
-        for name in names if len(passes) >= _FEWEST else ():
-            kept = {term: 0.0 if term in lost else getattr(rule, term) for term in ("kl", "entropy")}
-            tried = rule._replace(advantages=name, kl=kept["kl"], entropy=kept["entropy"])
-            gap = largest(numbers - np.asarray([loss_by(item, tried) for item in passes]))
-            if gap <= noise and name != rule.advantages:
+        kept = rule._replace(kl=0.0 if "kl" in lost else rule.kl, entropy=0.0 if "entropy" in lost else rule.entropy)
+        # What the other side's loss has beside its advantages.
+        rest = everything.numbers - everything.by(kept) + everything.policy(kept)
+        for name in everything.tokens.advantages:
+            gap = largest(rest - everything.policy(rule._replace(advantages=name)))
+            if gap <= everything.noise and name != rule.advantages:
                 text = (
                     f"from log probs and rewards: {label}'s advantages are rewards normalised by {name}, "
                     f"the other side's by {rule.advantages}"
@@ -83,52 +100,47 @@ def other_advantages(label: str, passes: list[LossPass], rule: LossRule) -> Iter
                 facts = {"side": label, "rule": name, "other": rule.advantages}
                 found.setdefault(
                     shape_of(name),
-                    Explanation("advantage-normalisation", text, gap, noise, facts, together=shape_of(name)),
+                    Explanation("advantage-normalisation", text, gap, everything.noise, facts, together=shape_of(name)),
                 )
         if found:
             yield from found.values()
             return
 
 
-def _other_kl(
-    label: str, passes: list[LossPass], rule: LossRule, left: np.ndarray, noise: float
-) -> Iterator[Explanation]:
+def _other_kl(label: str, passes: LossPasses, rule: LossRule, left: np.ndarray) -> Iterator[Explanation]:
     """The KL term by another formula, with the other side's weight or one of its own."""
-    if not rule.kl or any(item.above_reference is None or item.kl is None for item in passes):
+    own, noise = passes.term("kl", rule.reduction), passes.noise
+    gaps = [item.above_reference for item in passes.each if item.above_reference is not None]
+    if not rule.kl or own is None or len(gaps) < len(passes.each):
         return
-    whole = left + rule.kl * np.asarray([REDUCTIONS[rule.reduction](item.kl, item) for item in passes])  # type: ignore[arg-type]
+    whole = left + rule.kl * own
 
-    def fitted(columns: list[np.ndarray], reduction: str) -> tuple[float, bool]:
-        terms = np.asarray([REDUCTIONS[reduction](column, item) for column, item in zip(columns, passes, strict=True)])
+    def fitted(terms: np.ndarray) -> tuple[float, bool]:
         weight = fit_factor(terms, whole)
         gap = largest(whole - weight * terms)
         return gap, gap <= noise < MARGIN * noise < largest(left) and abs(weight - rule.kl) <= 1e-3 * abs(rule.kl)
 
-    for against, gaps in (
-        ("", [item.above_reference for item in passes]),
-        (" against the old policy", [np.log(item.ratio) for item in passes]),
-    ):
+    for against, above in (("", np.concatenate(gaps)), (" against the old policy", np.log(passes.tokens.ratio))):
         for name, formula in KL_FORMULAS.items():
-            gap, fits = fitted([formula(values) for values in gaps if values is not None], rule.reduction)
+            gap, fits = fitted(passes.reduced(formula(above), rule.reduction))
             if fits:
                 text = f"from log probs and rewards: {label}'s KL term is {name}{against}, the other side's is not"
                 yield Explanation("kl-estimator", text, gap, noise, {"side": label, "formula": name + against})
     for reduction in REDUCTIONS:
-        gap, fits = fitted([item.kl for item in passes if item.kl is not None], reduction)
+        column = passes.term("kl", reduction)
+        gap, fits = fitted(column) if column is not None else (np.inf, False)
         if fits and reduction != rule.reduction:
             text = f"from log probs and rewards: {label}'s KL term is {reduction}, the other side's is {rule.reduction}"
             yield Explanation("kl-aggregation", text, gap, noise, {"side": label, "reduction": reduction})
 
 
-def _other_weights(
-    label: str, passes: list[LossPass], rule: LossRule, left: np.ndarray, noise: float
-) -> Iterator[Explanation]:
+def _other_weights(label: str, passes: LossPasses, rule: LossRule, left: np.ndarray) -> Iterator[Explanation]:
     """One factor per token towards the end of a sample: a discount."""
-    to_end = [np.repeat(item.starts + item.lengths - 1, item.lengths) - np.arange(len(item.ratio)) for item in passes]
+    starts, lengths, noise = passes.tokens.starts, passes.tokens.lengths, passes.noise
+    to_end = np.repeat(starts + lengths - 1, lengths) - np.arange(lengths.sum())
 
     def error(gamma: float) -> float:
-        parts = [policy_loss(item, rule, gamma**back - 1) for item, back in zip(passes, to_end, strict=True)]
-        return largest(left - parts)
+        return largest(left - passes.policy(rule, gamma**to_end - 1))
 
     low, high = 0.5, 1.0
     for _ in range(_REFINEMENTS):

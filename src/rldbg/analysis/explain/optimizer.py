@@ -9,8 +9,6 @@ import numpy as np
 
 from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed
 from rldbg.analysis.explain.optimizer_fits import (
-    ADAM,
-    AMSGRAD,
     AS_GOOD_AS_ANY,
     BETAS,
     CLIPS,
@@ -18,15 +16,13 @@ from rldbg.analysis.explain.optimizer_fits import (
     FIT,
     KINDS,
     ROUNDINGS,
-    History,
     Optimizer,
-    OptimizerRule,
     fit_of,
     fitting,
     history_of,
     identify,
-    moments_of,
 )
+from rldbg.analysis.explain.optimizer_rules import ADAM, AMSGRAD, History, OptimizerRule, moments_of
 from rldbg.analysis.explain.passes import SideStep
 
 # A fit that is so many times as bad as the other side's, on gradients and parameters of the same precision, is none.
@@ -39,7 +35,8 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
     # equally well, take the two that have most in common.
     in_a, in_b = identify(evidence.a), identify(evidence.b)
     if bool(in_a) != bool(in_b):
-        yield from _by_tensor(evidence, in_a or in_b, "B" if in_a else "A")
+        label = "B" if in_a else "A"
+        yield from _started_anew(evidence, in_a or in_b, label) or _by_tensor(evidence, in_a or in_b, label)
         return
     pairs = [(a, b, list(_differences(a, b))) for a in in_a for b in in_b]
     if not pairs:
@@ -56,19 +53,48 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
         found = [*_by_tensor(evidence, [a], "B"), *_by_tensor(evidence, [b], "A")]
         yield from found if len({item.parameters["side"] for item in found}) == 1 else ()
         return
+    alternatives = [found for *_, found in pairs if [item[0] for item in found] == [item[0] for item in differences]]
     residual, made = max(a.residual, b.residual), _applied(evidence.b, a, b)
     alike = max(AS_GOOD_AS_ANY, _WORSE * min(a.residual, b.residual), ROUNDINGS * max(a.rounding, b.rounding))
     noise = min(alike, max(a.noise, b.noise))
     for name, text, one, other in differences:
         known = {"a": one, "b": other}
-        said = f"{text} {_show(one)} in A and {_show(other)} in B"
+        values = [[item[side] for found in alternatives for item in found if item[0] == name] for side in (2, 3)]
+        said = f"{text} {_one_of(one, values[0])} in A and {_one_of(other, values[1])} in B"
         yield Explanation(name, said, residual, noise, known, together="optimizer", recomputed=made)
+
+
+def _started_anew(evidence: Evidence, known: list[Optimizer], label: str) -> list[Explanation]:
+    """The other side's optimizer, whose moments start anew before some updates."""
+    side, rule = evidence.b if label == "B" else evidence.a, known[0].rule
+    history, places = history_of(side), side.updates("param")
+    if history is None:
+        return []
+    for last in range(1, len(history.gradients)):
+        part = _until(history, last + 1)
+        if not fit_of(part, moments_of(part, rule), rule).fits:
+            rule = rule._replace(resets=(*rule.resets, last))
+            if not fit_of(part, moments_of(part, rule), rule).fits:
+                return []
+    found = fit_of(history, moments_of(history, rule), rule)
+    late = [places[place] for place in rule.resets if place < len(places)]
+    if not late or len(rule.resets) == len(history.gradients) - 1:
+        return []
+    where = ", ".join(f"step {step} epoch {epoch} mini-batch {mini}" for step, (epoch, mini) in late[:3])
+    text = f"{label}'s optimizer starts anew, without its moments, before the update of {where}"
+    facts = {"side": label, "updates": [[step, *update] for step, update in late]}
+    return [Explanation("optimizer-reset", text, found.residual, found.noise, facts, together="optimizer")]
+
+
+def _until(history: History, count: int) -> History:
+    columns = ("gradients", "norms", "largest", "tensor_norms", "parameters")
+    return replace(history, **{name: getattr(history, name)[:count] for name in columns})
 
 
 def _applied(side: SideStep, a: Optimizer, b: Optimizer) -> Recomputed | None:
     """How far B's gradients move its parameters by A's optimizer and by its own, beside how far they moved."""
     history = history_of(side)
-    if history is None:
+    if history is None or {a.rule.clips, b.rule.clips} - {"norm", "largest element"}:
         return None
     by_a, by_b = _movements(history, a), _movements(history, b)
     count = min(len(by_a), len(by_b), len(history.parameters) - 1)
@@ -159,8 +185,12 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         yield "weight-decay", "the weight decay is", _decay_text(one), _decay_text(other)
     elif abs(a.decay - b.decay) > 5e-3:
         yield "weight-decay", "the weight decay is", a.decay, b.decay
-    if one.clips != other.clips:
-        in_a, in_b = (f"by their {rule.clips} to {_show(rule.clip)}" for rule in (one, other))
+    if _may_be_clipped_alike(a, b) or _may_be_clipped_alike(b, a):
+        pass
+    elif one.clips != other.clips:
+        in_a, in_b = (
+            "not" if rule.clip is None else f"by their {rule.clips} to {_show(rule.clip)}" for rule in (one, other)
+        )
         yield "gradient-clip", "gradients are clipped", in_a, in_b
     elif one.clip != other.clip:
         yield "gradient-clip", "gradients are clipped to a norm of", one.clip, other.clip
@@ -168,6 +198,12 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         yield "optimizer-betas", "AdamW's betas are", one.betas, other.betas
     if one.epsilon != other.epsilon:
         yield "optimizer-epsilon", "AdamW's epsilon is", one.epsilon, other.epsilon
+
+
+def _may_be_clipped_alike(one: Optimizer, other: Optimizer) -> bool:
+    """Whether no gradient of one side was large enough for the other side's clip."""
+    clip = other.rule.clip
+    return one.rule.clip is None and other.rule.clips == "norm" and clip is not None and one.largest_norm <= clip
 
 
 def _kind(rule: OptimizerRule) -> str:
@@ -201,6 +237,13 @@ def _other_count(ratios: list[float], betas: tuple[float, float]) -> tuple[str, 
             if len(ratios) >= 3 and np.ptp(expected) > 0.05 and np.abs(found / expected - 1).max() <= 0.01:
                 return words
     return None
+
+
+def _one_of(value: object, alternatives: list[object]) -> str:
+    """A number, with the others that give the same: where all gradients are clipped, Adam forgets to what."""
+    others = [_show(item) for item in dict.fromkeys(alternatives) if item is not None]
+    rest = [item for item in dict.fromkeys(others) if item != _show(value)]
+    return f"{_show(value)} (or {', '.join(rest[:4])}, which give the same here)" if rest else _show(value)
 
 
 def _show(value: object) -> str:

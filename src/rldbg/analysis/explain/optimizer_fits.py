@@ -8,10 +8,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
+from rldbg.analysis.explain.optimizer_rules import (
+    ADAM,
+    AMSGRAD,
+    DAMPENED,
+    LION,
+    NADAM,
+    NESTEROV,
+    RADAM,
+    History,
+    OptimizerRule,
+    moments_of,
+    rate_of,
+)
 from rldbg.analysis.explain.passes import SideStep
 
 CLIPS: tuple[float | None, ...] = (None, 10.0, 5.0, 2.0, 1.0, 0.5, 0.3, 0.2, 0.1)
@@ -19,7 +31,6 @@ _SMALL_CLIPS = (0.05, 0.02, 0.01, 0.001)
 BETAS = ((0.9, 0.95), (0.9, 0.98), (0.9, 0.99), (0.9, 0.999), (0.8, 0.95), (0.8, 0.999), (0.95, 0.95), (0.0, 0.999))
 _SECOND_BETAS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 EPSILONS = (1e-8, 1e-6, 1e-5, 1e-4)
-ADAM, AMSGRAD = "AdamW", "AdamW that divides by its largest moments (AMSGrad)"
 KINDS: tuple[tuple[str, tuple[float, float], tuple[float, ...]], ...] = (
     *((ADAM, betas, EPSILONS) for betas in BETAS),
     ("plain gradient descent", (0.0, 0.0), (0.0,)),
@@ -33,32 +44,20 @@ _UNCORRECTED = (
 _RARE = (
     *((ADAM, betas, (1e-8,)) for betas in itertools.product((0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999), _SECOND_BETAS)),
     *((AMSGRAD, betas, EPSILONS) for betas in BETAS),
+    *((kind, betas, EPSILONS) for kind in (NADAM, RADAM) for betas in BETAS[:4]),
+    *((LION, betas, (0.0,)) for betas in ((0.9, 0.99), (0.95, 0.98))),
+    *((f"{NESTEROV} momentum {beta:g}", (beta, 0.0), (0.0,)) for beta in (0.5, 0.8, 0.9, 0.95, 0.99)),
+    *((f"{DAMPENED} momentum {beta:g}", (beta, 0.0), (0.0,)) for beta in (0.9,)),
+    *((f"gradient descent with momentum {beta:g}", (beta, 0.0), (0.0,)) for beta in (0.5, 0.8, 0.95, 0.99)),
 )
 _COUPLED = (0.1, 0.05, 0.02, 0.01, 0.005, 0.001)
 _REFINEMENTS = 5
 _STEPS = 8
-_ELEMENTS = 3000
+_ELEMENTS, _FEW_ELEMENTS = 3000, 200
+# Sums over elements are rounded.
+_SURELY = 1.001
 FIT, AS_GOOD_AS_ANY = 2e-3, 1e-4
 ROUNDINGS, _MOST_ROUNDING = 1.5, 0.3
-
-
-class OptimizerRule(NamedTuple):
-    """What turns gradients into a direction.
-
-    `restarts` when its moments are reset at every step of the run; `coupled` is the weight decay that is added to
-    gradients, as Adam does and AdamW does not.
-    """
-
-    kind: str
-    clip: float | None
-    betas: tuple[float, float]
-    epsilon: float
-    restarts: bool = False
-    coupled: float = 0.0
-    # What is clipped: the norm of the gradient, or its largest element.
-    clips: str = "norm"
-    # Whether Adam's moments are corrected for their start at 0.
-    corrects: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,8 @@ class Optimizer:
     decay: float
     residual: float
     rounding: float = 0.0
+    # The largest that a clip of this kind was seen to leave, or would have cut: a higher clip may be there, unseen.
+    largest_norm: float = np.inf
 
     @property
     def noise(self) -> float:
@@ -81,19 +82,6 @@ class Optimizer:
     @property
     def fits(self) -> bool:
         return self.residual <= self.noise and self.rounding < _MOST_ROUNDING
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """Gradients, their norms and parameters after each optimizer step, over a fixed choice of elements."""
-
-    gradients: np.ndarray  # [steps, elements]
-    norms: np.ndarray  # [steps]
-    largest: np.ndarray  # [steps], elements of the whole gradient
-    tensor_norms: np.ndarray  # [steps, elements], of the tensor that an element belongs to
-    parameters: np.ndarray  # [steps, elements]
-    # Places of the first optimizer step of each step of the run after the first one.
-    step_starts: frozenset[int]
 
 
 def history_of(side: SideStep, only: str | None = None) -> History | None:
@@ -123,13 +111,14 @@ def history_of(side: SideStep, only: str | None = None) -> History | None:
     if len({len(row) for row in gradients}) != 1:
         return None
     starts = frozenset(place for place in range(1, len(places)) if places[place][0] != places[place - 1][0])
+    after = np.stack(parameters)
+    moving = (after[1:] != after[:-1]).any(0)
+    if not moving.any() or not np.isfinite(gradients).all():
+        return None
     history = History(
         *(np.stack(gradients), np.asarray(norms), np.asarray(largest), np.stack(of_tensors)),
-        *(np.stack(parameters), starts),
+        *(after, starts, rate_of(after[:, moving])),
     )
-    moving = (history.parameters[1:] != history.parameters[:-1]).any(0)
-    if not moving.any() or not np.isfinite(history.gradients).all():
-        return None
     return _of_elements(history, moving)
 
 
@@ -140,6 +129,12 @@ def _of_elements(history: History, chosen: np.ndarray) -> History:
     return replace(history, gradients=gradients, tensor_norms=sizes, parameters=parameters)
 
 
+def _some(history: History) -> History:
+    chosen = np.zeros(history.gradients.shape[1], bool)
+    chosen[:: max(history.gradients.shape[1] // _FEW_ELEMENTS, 1)] = True
+    return _of_elements(history, chosen)
+
+
 def identify(side: SideStep) -> list[Optimizer]:
     """The optimizers that fit equally well, the simpler ones first; empty when nothing fits."""
     history = history_of(side)
@@ -148,15 +143,32 @@ def identify(side: SideStep) -> list[Optimizer]:
 
 def _identified(history: History) -> list[Optimizer]:
     found = fitting(history, CLIPS, KINDS)
-    if not found or min(item.residual for item in found) > AS_GOOD_AS_ANY:
+    # A learning rate of each step's own hides a correction, but for epsilon, which it leaves more of than rounding.
+    if not found or all(item.residual > 2 * item.rounding for item in found):
         plain = fitting(history, CLIPS, _UNCORRECTED, corrects=False)
-        found = min((found, plain), key=lambda fits: min((item.residual for item in fits), default=np.inf))
+        best = [min((item.residual for item in fits), default=np.inf) for fits in (found, plain)]
+        found = plain if best[1] < best[0] / 2 else found
     if not found and history.step_starts:
         found = fitting(history, CLIPS, KINDS, restarts=True)
     if not found:
         found = [item for decay in _COUPLED for item in fitting(history, CLIPS, KINDS[:4], coupled=decay)]
     found = found or fitting(history, CLIPS, _RARE) or fitting(history, _clips_between(history), KINDS[:4])
-    return found or _by_largest_element(history) or _by_tensor_norm(history)
+    return found or _by_largest_element(history) or _by_tensor_norm(history) or _by_element(history)
+
+
+def _by_element(history: History) -> list[Optimizer]:
+    """Gradients of which each element is clipped by itself."""
+    for clip in (*CLIPS[1:], *_SMALL_CLIPS):
+        assert clip is not None
+        cut = history.gradients.clip(-clip, clip)
+        if not np.array_equal(cut, history.gradients):
+            found = fitting(replace(history, gradients=cut), (None,), KINDS[:4])
+            if found:
+                return [replace(item, rule=item.rule._replace(clip=clip, clips=ELEMENTS)) for item in found]
+    return []
+
+
+ELEMENTS = "elements"
 
 
 def _by_tensor_norm(history: History) -> list[Optimizer]:
@@ -182,6 +194,7 @@ def _by_largest_element(history: History) -> list[Optimizer]:
 
 def _clips_between(history: History) -> list[float | None]:
     """Norms that would clip some of the gradients, close enough to each other for one to fit, refined by halving."""
+    history = _some(history)
     low, high = float(history.norms.min()), float(history.norms.max())
     best = high
     for _ in range(_REFINEMENTS):
@@ -212,62 +225,54 @@ def fitting(
     corrects: bool = True,
 ) -> list[Optimizer]:
     tried = []
+    few = _Few(history)
     for clip, (kind, betas, epsilons) in itertools.product(clips, kinds):
         if clip is None or history.norms.max() > clip:
-            part = _certain(history, clip, coupled) if coupled else history
             rule = OptimizerRule(kind, clip, betas, 0.0, restarts, coupled, corrects=corrects)
-            moments = moments_of(part, rule)
-            tried += [fit_of(part, moments, rule._replace(epsilon=epsilon)) for epsilon in epsilons]
+            part = _certain(history, clip, coupled) if coupled else history
+            left = (_Few(part) if coupled else few).not_refuted(rule, epsilons)
+            if left:
+                moments = moments_of(part, rule)
+                tried += [fit_of(part, moments, rule._replace(epsilon=epsilon)) for epsilon in left]
     limit = min((2 * item.residual for item in tried), default=0.0)
     return [item for item in tried if item.fits and item.residual <= limit]
 
 
-def moments_of(history: History, rule: OptimizerRule) -> list[tuple[np.ndarray, np.ndarray]]:
-    """After each step the direction it takes, and what Adam divides it by, before epsilon."""
-    beta1, beta2 = rule.betas
-    is_adam = rule.kind in (ADAM, AMSGRAD)
-    mean, square = np.zeros(history.gradients.shape[1]), np.zeros(history.gradients.shape[1])
-    largest_square = np.zeros_like(square)
-    found, age = [], 0
-    for place, (gradient, norm) in enumerate(zip(history.gradients, history.norms, strict=True)):
-        if rule.restarts and place in history.step_starts:
-            mean, square, age = np.zeros_like(mean), np.zeros_like(square), 0
-        age += 1
-        clipped = gradient if rule.clip is None else gradient * min(1.0, rule.clip / (norm + 1e-6))
-        if rule.coupled:
-            clipped = clipped + rule.coupled * (
-                history.parameters[place - 1] if place else _start(history, clipped, rule)
-            )
-        mean = beta1 * mean + (1 - beta1 if is_adam else 1.0) * clipped
-        square = beta2 * square + (1 - beta2) * clipped**2
-        largest_square = np.maximum(largest_square, square) if rule.kind == AMSGRAD else square
-        if is_adam:
-            starts = (1 - beta1**age, 1 - beta2**age) if rule.corrects else (1.0, 1.0)
-            found.append((mean / starts[0], np.sqrt(largest_square / starts[1])))
-        else:
-            found.append((mean, np.ones_like(mean)))
-    return found
+class _Few:
+    """A part of all elements, on which most candidates are refuted at a fraction of the work.
+
+    A candidate that fits leaves at most its noise of each step's movement over all elements, so at most that much over
+    some of them, where its factors may be chosen more freely: none that fits is refuted.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._part = _some(history)
+        moved = np.diff(history.parameters, axis=0)
+        spacing = np.spacing(np.abs(history.parameters[:-1]).astype(np.float32)).astype(np.float64)
+        whole = np.maximum(np.square(moved).sum(1), 1e-60)
+        rounding = np.sqrt(np.square(spacing).sum(1) / 12 / whole)[moved.any(1)].max(initial=0.0)
+        self._allowed = max(FIT, ROUNDINGS * float(rounding)) ** 2 * whole
+
+    def not_refuted(self, rule: OptimizerRule, epsilons: Sequence[float]) -> list[float]:
+        moments = moments_of(self._part, rule)
+        return [epsilon for epsilon in epsilons if self._may_fit(moments, epsilon)]
+
+    def _may_fit(self, moments: list[tuple[np.ndarray, np.ndarray]], epsilon: float) -> bool:
+        parameters = self._part.parameters
+        for place in range(1, len(moments)):
+            direction = moments[place][0] / (moments[place][1] + epsilon)
+            left = _left(direction, parameters[place - 1], parameters[place] - parameters[place - 1])[0]
+            if not float(left @ left) <= _SURELY * self._allowed[place - 1]:
+                return False
+        return True
 
 
 def _certain(history: History, clip: float | None, coupled: float) -> History:
     """The elements whose first step has a sign that its own size cannot change: their start is known."""
-    after, rate = history.parameters[0], _rate(history)
+    after, rate = history.parameters[0], history.rate
     shorter = 1.0 if clip is None else min(1.0, clip / (float(history.norms[0]) + 1e-6))
     sure = np.abs(history.gradients[0] * shorter + coupled * after) > 2 * coupled * rate
     return _of_elements(history, sure)
-
-
-def _rate(history: History) -> float:
-    """About the learning rate: nearly all elements of Adam's early steps move by it."""
-    moved = np.abs(history.parameters[1] - history.parameters[0])
-    return float(np.quantile(moved, 0.95)) if moved.size else 0.0
-
-
-def _start(history: History, gradient: np.ndarray, rule: OptimizerRule) -> np.ndarray:
-    """The parameters before the first recorded update, which Adam moves by its rate against the gradient's sign."""
-    after = history.parameters[0]
-    start: np.ndarray = after + _rate(history) * np.sign(gradient + rule.coupled * after)
-    return start
 
 
 def fit_of(history: History, moments: list[tuple[np.ndarray, np.ndarray]], rule: OptimizerRule) -> Optimizer:
@@ -277,8 +282,7 @@ def fit_of(history: History, moments: list[tuple[np.ndarray, np.ndarray]], rule:
         mean, size = moments[place]
         direction = mean / (size + rule.epsilon)
         before, moved = history.parameters[place - 1], history.parameters[place] - history.parameters[place - 1]
-        rate, shrink = _two_factors(-direction, -before, moved)
-        left = moved + rate * direction + shrink * before
+        left, rate, shrink = _left(direction, before, moved)
         whole = max(float(moved @ moved), 1e-60)
         worst = max(worst, float(np.sqrt(left @ left / whole)))
         gaps = np.spacing(np.abs(before).astype(np.float32)).astype(np.float64)
@@ -287,7 +291,14 @@ def fit_of(history: History, moments: list[tuple[np.ndarray, np.ndarray]], rule:
         rates.append(rate)
         decays.append(shrink / rate if rate else 0.0)
     decay = float(np.median(decays))
-    return Optimizer(rule, tuple(rates), 0.0 if abs(decay) < 2e-3 else decay, worst, rounding)
+    decay = 0.0 if abs(decay) < 2e-3 else decay
+    return Optimizer(rule, tuple(rates), decay, worst, rounding, float(history.norms.max()))
+
+
+def _left(direction: np.ndarray, before: np.ndarray, moved: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """What the best learning rate and shrinking leave of a movement, and those two."""
+    rate, shrink = _two_factors(-direction, -before, moved)
+    return moved + rate * direction + shrink * before, rate, shrink
 
 
 def _two_factors(x: np.ndarray, y: np.ndarray, target: np.ndarray) -> tuple[float, float]:

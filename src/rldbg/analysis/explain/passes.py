@@ -95,9 +95,15 @@ class SideStep:
             del left[best]
         return tuple(found)
 
+    @cached_property
+    def every(self) -> list[MicroPass]:
+        """All passes, also where `micros` are some of them: what a mini-batch holds depends on all."""
+        return self.micros
+
     def of_passes(self, what: str, numbers: set[int]) -> SideStep:
         """The same with the passes of some ranks (`rank`) or micro-batches (`micro`) only."""
         view = copy.copy(self)
+        view.__dict__["every"] = self.every
         view.__dict__["micros"] = [item for item in self.micros if getattr(item, what) in numbers]
         return view
 

@@ -21,6 +21,9 @@ def permutation(a: np.ndarray, b: np.ndarray, noise: float) -> str | None:
             return f"rotated by {shift if shift <= len(a) // 2 else shift - len(a)}"
     if largest(a[::-1] - b) <= noise:
         return "reversed"
+    for size in (size for size in range(2, len(a) // 2 + 1) if len(a) % size == 0):
+        if largest(a.reshape(-1, size)[::-1].ravel() - b) <= noise:
+            return f"with its parts of {size} samples in the opposite order"
     return "in a different order" if len(np.unique(np.round(a, 6))) > len(a) // 2 else None
 
 

@@ -59,6 +59,8 @@ _FOLLOWS = {
     },
     "mask-shifted": {"mask-off-at-start", "mask-off-at-end"},
     "token-not-trained": {"mask-off-at-end"},
+    # Of two answers, leaving out the first leaves the last one only.
+    "turn-not-trained": {"last-answer-only"},
     "policy-version": {"version-label"},
     "prompt-changed": {"samples-of-another-step"},
     "reference-is-old-policy": {"reference-is-policy"},
@@ -71,6 +73,17 @@ _FOLLOWS = {
     "samples-duplicated": {"group-shares-seed", "greedy"},
     "truncated-support": {"samples-duplicated"},
     "weights-not-synced": {"policy-version"},
+}
+
+
+# What each of these says is told by other numbers: two of them that fit are two faults, not rivals.
+_PARTS_OF_LOSS = {
+    "aggregation": "sum",
+    "clip": "policy",
+    "entropy-coefficient": "entropy",
+    "kl-coefficient": "kl",
+    "kl-estimator": "kl",
+    "loss-form": "policy",
 }
 
 
@@ -92,9 +105,16 @@ def ranked(items: Iterable[Explanation]) -> Reasons:
     winners = _deepest([item for item in fitting if _depth(item) == depth])
     close = [item for item in tried if not item.fits and _depth(item) >= depth and _is_close(item)]
     close = [item for item in close if not _follows(item, winners) and _statement(item) != _statement(winners[0])]
-    if depth == _LOCATES or len({_statement(item) for item in winners}) > 1 or close:
+    if depth == _LOCATES or (len({_statement(item) for item in winners}) > 1 and not _are_apart(winners)) or close:
         return Reasons([], [*winners, *close], [])
     return Reasons(_one_direction(winners), [], [])
+
+
+def _are_apart(items: list[Explanation]) -> bool:
+    """Whether each is about a part of the loss that no other is about."""
+    names = {item.id for item in items}
+    parts = [_PARTS_OF_LOSS.get(name) for name in names]
+    return None not in parts and len(set(parts)) == len(parts)
 
 
 def _one_direction(items: list[Explanation]) -> list[Explanation]:

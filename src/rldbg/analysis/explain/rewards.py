@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from rldbg.analysis.explain.advantage_rules import terms_of
 from rldbg.analysis.explain.evidence import (
     Evidence,
     Explanation,
+    Pair,
     Recomputed,
     applied,
     fit_factor,
@@ -24,6 +26,12 @@ from rldbg.analysis.normalisation import normalisations
 from rldbg.analysis.tokens import read_tokens
 
 _FEWEST_BROKEN, _FEWEST_WHOLE = 4, 3
+# A reward is a statistic's by chance in about one of four cases; with three statistics of two sides, five are so in
+# less than one of a hundred.
+_FEWEST_CHANGED, _FEWEST_GROUPS = 5, 3
+_OTHER_STEPS = 4
+# Of naming what came about by chance.
+_CHANCE = 0.01
 
 
 def _rewards(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
@@ -76,10 +84,64 @@ def clipped(evidence: Evidence) -> Iterator[Explanation]:
     for label, full, cut in (("B", a, b), ("A", b, a)):
         if full.size and np.isfinite([full, cut]).all() and largest(full - cut) > 0 and len(np.unique(cut)) > 1:
             bounds = float(cut.min()), float(cut.max())
-            if largest(np.clip(full, *bounds) - cut) <= 1e-6:
+            if largest(np.clip(full, *bounds) - cut) <= 1e-6 and _is_clip(full, cut):
                 text = f"{label}'s rewards are the other side's clipped to [{bounds[0]:.6g}, {bounds[1]:.6g}]"
                 facts, made = {"side": label, "bounds": list(bounds)}, Recomputed(full, cut, np.clip(full, *bounds))
                 yield Explanation("reward-clipped", text, parameters=facts, recomputed=made)
+
+
+def _is_clip(full: np.ndarray, cut: np.ndarray) -> bool:
+    """Whether a bound took several different rewards, or is a whole number, as people choose them: of one reward that
+    became another, many rules may be the reason."""
+    apart = np.abs(full - cut) > 1e-6
+    bounds = np.unique(cut[apart])
+    several = any(len(np.unique(np.round(full[apart & (cut == bound)], 6))) > 1 for bound in bounds)
+    return several or bool((bounds == np.round(bounds)).all())
+
+
+def of_some(evidence: Evidence) -> Iterator[Explanation]:
+    """One amount more or less for exactly those samples that end with a token, or that have as many as one may."""
+    known = _of_equal_tokens(evidence)
+    gap = np.asarray([float(b.reward or 0.0) - float(a.reward or 0.0) for a, b in known])
+    apart = np.abs(gap) > 1e-6
+    if not 0 < apart.sum() < len(gap) or not np.isfinite(gap).all():
+        return
+    amount = float(np.median(gap[apart]))
+    if not small(gap[apart] - amount, 1e-5 * max(1.0, abs(amount))):
+        return
+    lengths = np.asarray([np.count_nonzero(a.loss_mask) for a, _ in known])
+    last = np.asarray([int(a.tokens[a.loss_mask != 0][-1]) if a.loss_mask.any() else -1 for a, _ in known])
+    ends = last[np.argmax(apart)], last[np.argmin(apart)]
+    parts = {
+        f"that end with token {ends[0]}": last == ends[0],
+        f"that do not end with token {ends[1]}": last != ends[1],
+    }
+    parts["of the largest length"] = lengths == lengths.max()
+    parts["below the largest length"] = lengths < lengths.max()
+    # That a part of so many samples is the one that differs by chance, for each part that was tried.
+    chance = len(parts) / math.comb(len(gap), int(apart.sum()))
+    fitting = [what for what, chosen in parts.items() if np.array_equal(chosen, apart)]
+    if fitting and chance <= _CHANCE:
+        what = " (or ".join(fitting[:2]) + (", which are the same here)" if len(fitting) > 1 else "")
+        text = f"B's rewards are A's {amount:+.6g} for all samples {what}, and equal for the others"
+        facts = {"amount": amount, "samples": fitting}
+        rows = [(a.reward, b.reward, a.reward + amount * n) for (a, b), n in zip(known, apart, strict=True) if a.reward]
+        yield Explanation("reward-of-some", text, parameters=facts, recomputed=Recomputed.of_rows(rows))
+
+
+def _later(evidence: Evidence) -> Iterator[Evidence]:
+    sides = evidence.a.side, evidence.b.side
+    steps = sorted(sides[0].steps("trajectory") & sides[1].steps("trajectory"))
+    for step in [step for step in steps if step > evidence.step][:_OTHER_STEPS]:
+        yield Evidence(*sides, step)
+
+
+def _of_equal_tokens(evidence: Evidence) -> list[Pair]:
+    """Of this step and of others, whose samples tell more: pairs with rewards and equal tokens."""
+    pairs = [*evidence.samples, *(pair for later in _later(evidence) for pair in later.samples)]
+    return [
+        (a, b) for a, b in pairs if a.reward is not None and b.reward is not None and np.array_equal(a.tokens, b.tokens)
+    ]
 
 
 def rounded(evidence: Evidence) -> Iterator[Explanation]:
@@ -97,19 +159,23 @@ def rounded(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def by_length(evidence: Evidence) -> Iterator[Explanation]:
-    """The rewards differ by a fixed amount per token."""
+    """The rewards differ by a fixed amount per token, or per turn."""
     known = [(a, b) for a, b in evidence.samples if a.reward is not None and b.reward is not None]
     mine, theirs = (np.asarray([pair[side].reward for pair in known], dtype=np.float64) for side in (0, 1))
     gap = theirs - mine
     for what, counts in (
         ("trained token", [np.count_nonzero(a.loss_mask) for a, _ in known]),
         ("token", [len(a.tokens) for a, _ in known]),
+        ("token after the prompt", [len(a.tokens) - a.prompt_length for a, _ in known]),
+        ("turn", [turn_of(a.loss_mask).max(initial=0) for a, _ in known]),
     ):
         lengths = np.asarray(counts, dtype=np.float64)
-        if len(np.unique(lengths)) < 3 or largest(gap) == 0:
+        different = len(np.unique(lengths))
+        if different < 2 or largest(gap) == 0:
             continue
         slope, offset = np.polyfit(lengths, gap, 1)
-        if abs(slope) > 1e-4:
+        # Any two numbers lie on a line: only one through 0 says something.
+        if abs(slope) > 1e-4 and (different > 2 or abs(offset) <= 1e-5):
             text = f"B's rewards are A's {slope:+.6g} per {what}" + (f", {offset:+.6g}" if abs(offset) > 1e-5 else "")
             facts = {"per_token": float(slope), "offset": float(offset)}
             yield applied("reward-by-length", text, mine, theirs, mine + slope * lengths + offset, 1e-5, facts)
@@ -192,8 +258,9 @@ def of_group(evidence: Evidence) -> Iterator[Explanation]:
                 for pair in changed
             )
             values = {pair[1 - index].reward for pair in changed}
-            # One value for all of them is a default, whatever the group.
-            if same and len(values) > 1:
+            told = {pair[index].sample.group_id for pair in changed}
+            # One value for all of them is a default, whatever the group; a few agree with a statistic by chance.
+            if same and len(values) > 1 and len(changed) >= _FEWEST_CHANGED and len(told) >= _FEWEST_GROUPS:
                 text = f"{label} gives {same} samples the {how} of their group's rewards"
                 made = Recomputed.of_rows(
                     [
@@ -237,20 +304,40 @@ def permuted(evidence: Evidence) -> Iterator[Explanation]:
 def _within_groups(evidence: Evidence) -> str | None:
     """Whether every group has the same rewards on both sides, in several of them at different samples.
 
-    Two changed rewards of a group keep its rewards by chance in at most half of all cases: enough groups exclude that.
+    Two changed rewards of a group keep its rewards by chance in at most half of all cases: enough groups exclude that,
+    also those of later steps whose samples are all the same on both sides.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     for a, b in evidence.samples:
         if a.reward is not None and b.reward is not None:
             groups.setdefault(a.sample.group_id, []).append((a.reward, b.reward))
+    for later in _later(evidence):
+        members: dict[str, list[Pair]] = {}
+        for pair in later.samples:
+            members.setdefault(pair[0].sample.group_id, []).append(pair)
+        for name, pairs in members.items():
+            if name not in groups and all(np.array_equal(a.tokens, b.tokens) for a, b in pairs):
+                groups[name] = [(float(a.reward or 0.0), float(b.reward or 0.0)) for a, b in pairs]
     same = all(sorted(a for a, _ in rows) == sorted(b for _, b in rows) for rows in groups.values())
-    changed = sum(any(a != b for a, b in rows) for rows in groups.values())
-    return "in a different order within each group" if same and changed >= 3 else None
+    changed = {name: [b for a, b in rows if a != b] for name, rows in groups.items() if any(a != b for a, b in rows)}
+    if not same or not changed:
+        return None
+    if len(changed) >= 3:
+        return "in a different order within each group"
+    # Rewards drawn from all of this step's would be the group's own in another order so often.
+    every = Counter(b for rows in groups.values() for _, b in rows)
+    chance = 1.0
+    for rows in changed.values():
+        orders = math.factorial(len(rows)) / math.prod(math.factorial(count) for count in Counter(rows).values())
+        chance *= orders * math.prod(every[reward] / every.total() for reward in rows)
+    if chance > _CHANCE:
+        return None
+    return f"in a different order within group{'s' if len(changed) > 1 else ''} {', '.join(changed)}"
 
 
 HYPOTHESES = {
     "reward": (
         *(affine, normalised, permuted, by_length, clipped, rounded, lost, of_group),
-        *(shaped, by_turn, of_another_step),
+        *(shaped, by_turn, of_another_step, of_some),
     )
 }

@@ -18,6 +18,7 @@ _FEWEST_SAMPLES = 3
 _SAME = 1e-3
 _ROUNDED = 16 * 2.0**-8
 _FEWEST_CONTEXTS = 2
+_FEWEST_ODD = 8
 
 
 def trainer_name(side: SideStep) -> str | None:
@@ -119,12 +120,29 @@ def weights_not_synced(evidence: Evidence) -> Iterator[Explanation]:
         if largest(reference) <= contexts.NOISE < _SAME < largest(own):
             text = (
                 f"{label}'s rollout log probs are those of the reference model, up to {largest(own):.3g} off its own "
-                f"policy's{where}: the engine still has the weights it started with"
+                f"policy's{where}: {_since_when(sides[wrong])}"
             )
             parts = [np.concatenate([row[place] for row in found]).astype(np.float64) for place in (1, 0, 2)]
             made = Recomputed(parts[0], parts[1], parts[2], (f"{label}'s trainer", f"{label}'s rollout"))
             facts = {"side": label}
             yield Explanation("weights-not-synced", text, largest(reference), contexts.NOISE, facts, recomputed=made)
+
+
+def _since_when(side: SideStep) -> str:
+    """Whether the engine keeps its first weights, or takes newer ones late: the steps after this one tell."""
+    for step in sorted(later for later in side.side.steps("trajectory") if later > side.step):
+        after = SideStep(side.side, step)
+        name = trainer_name(after) or ""
+        found = [
+            v for item in _untouched(after, name) if (v := item.trained("rollout_log_probs", name, "ref_log_probs"))
+        ]
+        rollout, trainer, reference = (
+            np.concatenate([values[n] for values in found] or [np.empty(0)]) for n in (0, 1, 2)
+        )
+        odd = np.abs(rollout - trainer) > _SAME
+        if np.count_nonzero(odd) >= _FEWEST_ODD and not (np.abs(rollout - reference)[odd] <= _SAME).any():
+            return f"the engine has the weights it started with, and newer ones at step {step}: it lags behind"
+    return "the engine still has the weights it started with"
 
 
 def narrowed(side: SideStep, name: str) -> tuple[str, list[SampleTokens]]:

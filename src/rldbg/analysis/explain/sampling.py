@@ -190,8 +190,8 @@ def greedy(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def _tokens_of(side: SideStep, whole: bool) -> list[SampleTokens]:
-    """All samples of a side, or the first tokens of their answers."""
-    samples = list(side.samples.values())
+    """All samples of a side that have log probs, or the first tokens of their answers."""
+    samples = [sample for sample in side.samples.values() if "old_log_probs" in sample.quantities]
     if whole:
         return samples
     return [replace(sample, loss_mask=np.where(ends(sample.loss_mask, first=True), 1, 0)) for sample in samples]

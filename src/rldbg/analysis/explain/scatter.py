@@ -30,6 +30,9 @@ def scatter(evidence: Evidence) -> Iterator[Explanation]:
     for (label, _), table, mine, other in zip(evidence.sides, found, gaps, reversed(gaps), strict=True):
         if len(mine) < _FEWEST or len(other) < _FEWEST or largest(other) > NOISE or largest(mine) <= NOISE:
             continue
+        # Rounding and noise reach all tokens.
+        if np.mean(mine != 0) < 0.5:
+            continue
         spread = float(mine.std())
         repeated = [max(same) - min(same) for same in table.values() if len(same) > 1]
         if abs(float(mine.mean())) > 4 * spread / np.sqrt(len(mine)) or len(repeated) < _FEWEST_REPEATED:

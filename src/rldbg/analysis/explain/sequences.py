@@ -91,18 +91,21 @@ def turns_cut(evidence: Evidence) -> Iterator[Explanation]:
     """One side's conversations end after fewer turns, and are the beginnings of the other side's."""
     for label, right, wrong in evidence.directions:
         pairs = [(pair[right], pair[wrong]) for pair in evidence.samples]
-        shorter = [(a, b) for a, b in pairs if len(b.tokens) < len(a.tokens) and len(_answers(b)) < len(_answers(a))]
-        limit = max((len(_answers(b)) for _, b in pairs), default=0)
+        shorter = [(a, b) for a, b in pairs if len(b.tokens) < len(a.tokens) and len(b.answers) < len(a.answers)]
+        limit = max((len(b.answers) for _, b in pairs), default=0)
         begins = all(np.array_equal(a.tokens[: len(b.tokens)], b.tokens) for a, b in pairs)
-        if shorter and begins and all(len(_answers(b)) == limit for _, b in shorter):
+        if shorter and begins and all(len(b.answers) == limit for _, b in shorter):
             text = f"{label}'s conversations end after {limit} turns, the other side's do not ({len(shorter)} samples)"
             yield Explanation("turns-cut", text, parameters={"side": label, "turns": limit, "samples": len(shorter)})
 
 
 def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
     """One side trains on the samples that the other had at an earlier or later step."""
+    sides = (evidence.a, evidence.b)
+    alike = sum(np.array_equal(a.tokens, b.tokens) for a, b in evidence.samples)
     for label, right, wrong in evidence.directions:
-        sides = (evidence.a, evidence.b)
+        if len(sides[wrong].samples) - alike < 4:
+            continue
         have = _token_sets(sides[wrong].samples)
         here = _token_sets(sides[right].samples)
         odd = have - here
@@ -145,16 +148,10 @@ def _copies(side: SideStep) -> tuple[Counter[tuple[int, int]], int]:
     return counted, len(groups)
 
 
-def _answers(sample: SampleTokens) -> list[np.ndarray]:
-    """The runs of trained tokens."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], (sample.loss_mask != 0).astype(int), [0]])))
-    return [sample.tokens[start:stop] for start, stop in zip(edges[::2], edges[1::2], strict=True)]
-
-
 def end_token_lost(evidence: Evidence) -> Iterator[Explanation]:
     """One token ends the answers of one side and never occurs on the other."""
     for label, right, wrong in evidence.directions:
-        first = [(_answers(pair[right])[:1], _answers(pair[wrong])[:1]) for pair in evidence.samples]
+        first = [(pair[right].answers[:1], pair[wrong].answers[:1]) for pair in evidence.samples]
         whole = [(a[0], b[0]) for a, b in first if a and b]
         lost = [a for a, b in whole if len(b) == len(a) - 1 and np.array_equal(a[:-1], b)]
         same = sum(np.array_equal(a, b) for a, b in whole)
@@ -169,7 +166,7 @@ def end_token_lost(evidence: Evidence) -> Iterator[Explanation]:
 def truncated(evidence: Evidence) -> Iterator[Explanation]:
     """One side's answers are the beginnings of the other's, cut at one length."""
     for label, right, wrong in evidence.directions:
-        first = [(_answers(pair[right])[:1], _answers(pair[wrong])[:1]) for pair in evidence.samples]
+        first = [(pair[right].answers[:1], pair[wrong].answers[:1]) for pair in evidence.samples]
         whole = [(a[0], b[0]) for a, b in first if a and b]
         cut = [(a, b) for a, b in whole if len(b) < len(a)]
         limit = max((len(b) for _, b in whole), default=0)
@@ -179,9 +176,31 @@ def truncated(evidence: Evidence) -> Iterator[Explanation]:
             yield Explanation("truncated", text, parameters={"side": label, "limit": limit, "samples": len(cut)})
 
 
+def ends_lost(evidence: Evidence) -> Iterator[Explanation]:
+    """Some samples of one side are the other's without their last tokens, equally many of each, with their log probs.
+
+    An engine that stops for itself stops at a length or after a token, not so many tokens before the end.
+    """
+    for label, right, wrong in evidence.directions:
+        pairs = [(pair[right], pair[wrong]) for pair in evidence.samples]
+        cut = [(a, b) for a, b in pairs if not np.array_equal(a.tokens, b.tokens)]
+        missing = {len(a.tokens) - len(b.tokens) for a, b in cut}
+        if len(cut) < _FEWEST_CUT or len(missing) != 1 or min(missing) < 1:
+            continue
+        (count,) = missing
+        kept = all(np.array_equal(a.tokens[: len(b.tokens)], b.tokens) for a, b in cut)
+        within = all(np.count_nonzero(a.loss_mask[-count - 1 :]) > count for a, _ in cut)
+        lengths = {len(b.answers[-1]) for _, b in cut if b.answers}
+        if kept and within and len(lengths) > 1:
+            text = f"{label}'s last answers lack their last {count} tokens ({len(cut)} of {len(pairs)} samples)"
+            yield Explanation("answer-cut", text, parameters={"side": label, "tokens": count, "samples": len(cut)})
+
+
+_FEWEST_CUT = 4
+
 HYPOTHESES = {
     "trajectory": (
-        *(prompt_changed, retokenised, environment_changed, truncated, turns_cut, end_token_lost),
+        *(prompt_changed, retokenised, environment_changed, truncated, turns_cut, end_token_lost, ends_lost),
         *(of_another_step, duplicated),
     )
 }

@@ -21,6 +21,10 @@ def _shared(a: Tensors, b: Tensors) -> list[tuple[str, int]]:
     return [key for key in a if key in b and a[key].shape == b[key].shape]
 
 
+def _apart(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape != other.shape or not small(one - other, 1e-4 * largest(one))
+
+
 def not_reduced(evidence: Evidence) -> Iterator[Explanation]:
     """The ranks of one side have different gradients, which add up to the other side's."""
     gradients = [side.tensors("gradient", evidence.update) for _, side in evidence.sides]
@@ -30,16 +34,20 @@ def not_reduced(evidence: Evidence) -> Iterator[Explanation]:
         names = sorted({name for name, _ in parts})
         if len(ranks) < 2 or not all((name, rank) in parts for name in names for rank in ranks):
             continue
-        first, *others = (_flat(parts, [(name, rank) for name in names]) for rank in ranks)
-        if all(small(first - other, 1e-6 * largest(first)) for other in others):
+        # Some tensors may be reduced, and others not.
+        odd = [name for name in names if any(_apart(parts[name, ranks[0]], parts[name, rank]) for rank in ranks[1:])]
+        if not odd or any(
+            (name, 0) not in whole or _apart(parts[name, 0], whole[name, 0]) for name in set(names) - {*odd}
+        ):
             continue
+        some = "" if len(odd) == len(names) else f" of {', '.join(odd[:3])}"
+        names = odd
+        first, *others = (_flat(parts, [(name, rank) for name in names]) for rank in ranks)
         total = _flat(whole, [(name, 0) for name in names if (name, 0) in whole])
         summed = first + sum(others)
         for how, made in (("sum", summed), ("mean", summed / len(ranks))):
             if made.shape == total.shape and small(made - total, 1e-4 * largest(total)):
-                text = (
-                    f"{label}'s ranks have different gradients; their {how} is the other side's: they were not reduced"
-                )
+                text = f"{label}'s ranks have different gradients{some}; their {how} is the other side's: not reduced"
                 facts = {"side": label, "how": how}
                 shown = Recomputed(first, total, made, (f"rank {ranks[0]} of {label}", "the other side"))
                 residual, noise = largest(made - total), 1e-4 * largest(total)
@@ -117,13 +125,29 @@ def scaled_by_tensor(evidence: Evidence) -> Iterator[Explanation]:
         text = f"B's gradient of {odd[0][0]} is A's times {factors[odd[0]]:.4g}; all others are equal"
     norms = [float(np.linalg.norm(b[key])) for key in odd]
     # One tensor has one norm, whatever scaled it.
-    if len(norms) > 1 and max(norms) - min(norms) <= 1e-3 * max(norms):
+    if len(norms) > 1 and max(norms) > 0 and max(norms) - min(norms) <= 1e-3 * max(norms):
         text += f": clipped to a norm of {max(norms):.4g} tensor by tensor"
     share = sum(value <= 1e-3 for value in left.values()) / len(left)
     facts = {"lowest": low, "highest": high}
     parts = np.concatenate([factors[key] * a[key].ravel() for key in keys])
     made = Recomputed(_flat(a, keys), _flat(b, keys), parts)
     yield Explanation("gradient-scaled-by-tensor", text, max(left.values()), 1e-3, facts, share, recomputed=made)
+
+
+def tensors_without(evidence: Evidence) -> Iterator[Explanation]:
+    """The whole gradient of some tensors is 0 on one side, and everything else is equal."""
+    gradients = [side.tensors("gradient", evidence.update) for _, side in evidence.sides]
+    keys = _shared(*gradients)
+    for label, right, wrong in evidence.directions:
+        lost = [key for key in keys if gradients[right][key].any() and not gradients[wrong][key].any()]
+        if lost and len(lost) < len(keys):
+            made = {key: np.zeros_like(value) if key in lost else value for key, value in gradients[right].items()}
+            given, recorded, expected = (_flat(part, keys) for part in (gradients[right], gradients[wrong], made))
+            named = list(dict.fromkeys(name for name, _ in lost))
+            some = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+            text = f"{label}'s gradient of {some} is 0, and all others are equal: nothing flows back to them"
+            facts = {"side": label, "names": named}
+            yield applied("gradient-cut", text, given, recorded, expected, 1e-3 * largest(recorded), facts)
 
 
 def rows_without(evidence: Evidence) -> Iterator[Explanation]:
@@ -285,7 +309,7 @@ HYPOTHESES = {
     "trajectory": (_rounding("param"),),
     "gradient": (
         *(not_reduced, carried_over, scaled, clipped, scaled_by_tensor),
-        *(missing, rows_without, centred, _rounding("gradient")),
+        *(missing, tensors_without, rows_without, centred, _rounding("gradient")),
     ),
     "parameter": (per_pass, _rounding("param"), drifted_replica, skipped, frozen),
 }

@@ -18,14 +18,15 @@ from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.fields import Place
 from rldbg.analysis.measured import Measured
 from rldbg.analysis.noise.precision import computing_roundoff
-from rldbg.analysis.noise.same_weights import Certain, odd_passes
+from rldbg.analysis.noise.same_weights import APART_AT_LEAST, Certain, odd_passes
 from rldbg.analysis.noise.tensors import tensor_histories
 from rldbg.analysis.results import FieldResult, FirstDifference, first_of
+from rldbg.analysis.samples import common_prefix
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage
 from rldbg.analysis.units import UnitResult
 
-NOTE = "told by each side's own numbers, which noise moves alike"
+NOTE = "shown by each side's own numbers, which noise affects equally"
 # Elements are coarse if they all fit into the bits of float16; fewer elements than these may do so by chance.
 _FEWEST_ELEMENTS, _COARSE_BITS = 64, 11
 
@@ -38,15 +39,23 @@ def judge_by_rules(a: Side, b: Side, steps: Sequence[int], result: UnitResult) -
         first = first_of(result.fields.values())
         if first is not None and first.step < step:
             return
-        for item in _differences(a, b, step):
-            _mark(result, item)
+        evidence = Evidence(a, b, step)
+        for item in _differences(a, b, step, evidence):
+            _mark(result, item, evidence)
 
 
-def _mark(result: UnitResult, item: Certain) -> None:
+# The quantity of tokens that a field holds.
+_OF_TOKENS = {"logprobs": "rollout_log_probs", "old_log_probs": "old_log_probs", "log_probs": "log_probs"}
+
+
+def _mark(result: UnitResult, item: Certain, evidence: Evidence) -> None:
+    known = [field.first for field in result.fields.values() if field.stage is item.stage and field.first is not None]
+    if any(first.update <= (item.step, *item.update) for first in known):
+        return  # an element of the stage says so, and where
     field = result.fields.setdefault(
         (item.kind, item.field), FieldResult(item.kind, item.field, item.stage, Measured())
     )
-    place = Place(0, 0, None, None, None, None, item.a, item.b)
+    place = _first_token(evidence, item) or Place(0, 0, None, None, None, None, item.a, item.b)
     where = FirstDifference(item.stage, item.kind, item.field, item.step, place, *item.update)
     if field.first is None or where.update < field.first.update:
         field.first = where
@@ -56,10 +65,28 @@ def _mark(result: UnitResult, item: Certain) -> None:
         field.notes.add(NOTE)
 
 
-def _differences(a: Side, b: Side, step: int) -> Iterator[Certain]:
+def _first_token(evidence: Evidence, item: Certain) -> Place | None:
+    """The first token at which the two sides are apart, of those before which both have the same."""
+    name = _OF_TOKENS.get(item.field)
+    for row, (one, other) in enumerate(evidence.samples if name else ()):
+        assert name is not None
+        a, b = one.trained(name), other.trained(name)
+        if a is None or b is None:
+            continue
+        same = common_prefix(one.tokens, other.tokens)
+        count = min(np.searchsorted(a[1], same), np.searchsorted(b[1], same))
+        apart = np.flatnonzero(np.abs(a[0][:count] - b[0][:count]) > APART_AT_LEAST)
+        if apart.size:
+            at, key = int(apart[0]), one.quantities[name].source
+            token = int(a[1][at]) - (0 if item.field == "logprobs" else one.prompt_length)
+            values = float(a[0][at]), float(b[0][at])
+            return Place(key.rank, key.micro, row, str(one.sample), token, None, *values)
+    return None
+
+
+def _differences(a: Side, b: Side, step: int, evidence: Evidence) -> Iterator[Certain]:
     from rldbg.analysis.explain import advantages, log_probs, losses, ratios
 
-    evidence = Evidence(a, b, step)
     yield from _held_weights(a, b, step)
     yield from odd_passes(evidence)
     yield from _of_rules(evidence, (advantages.normalisation,), Stage.ADVANTAGE, "is_loss_debug", "advantages")

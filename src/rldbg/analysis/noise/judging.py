@@ -15,7 +15,7 @@ import numpy as np
 
 from rldbg.analysis.fields import FieldDifference, compare_tensors
 from rldbg.analysis.noise.levels import NoiseLevel, Update
-from rldbg.analysis.noise.log_prob_sensitivity import first_pass_gaps, forward_gaps, log_prob_sensitivity
+from rldbg.analysis.noise.log_prob_sensitivity import MARGIN, first_pass_gaps, forward_gaps, log_prob_sensitivity
 from rldbg.analysis.noise.precision import computing_roundoff, parameter_norm
 from rldbg.analysis.noise.tensors import (
     GRADIENT,
@@ -36,8 +36,12 @@ from rldbg.analysis.units import UnitResult, UnitWorker, units_of
 from rldbg.analysis.whole import Block
 
 # What the model computes, and so follows its parameters; gradients are judged tensor by tensor.
+# Rewards and advantages do where a critic's values or a KL are in them; tolerances tell.
 _FOLLOWS_PARAMETERS = frozenset(
-    (Stage.TRAJECTORY, Stage.OLD_LOG_PROBS, Stage.FORWARD, Stage.RATIO, Stage.LOSS, Stage.METRICS)
+    (
+        *(Stage.TRAJECTORY, Stage.REWARD, Stage.ADVANTAGE, Stage.OLD_LOG_PROBS, Stage.FORWARD),
+        *(Stage.RATIO, Stage.LOSS, Stage.METRICS),
+    )
 )
 # Products of a coarse dtype are summed in float32: of the few hundred roundings that the tables count with, one in
 # five is coarse.
@@ -46,7 +50,7 @@ _COARSE_ROUNDINGS = 0.2
 _COARSE_PRODUCTS = 0.025
 # The first pass shows the rounding of a few hundred tokens; others may be rounded worse.
 _MARGIN = 4.0
-# Share of the first pass's tokens that may be farther apart than coarse passes usually are.
+# Share of tokens that may be farther apart than coarse passes, or perturbed parameters, usually leave them.
 _RARE = 0.02
 # No float32 pass rounds as badly as one in bfloat16.
 _ROUNDED_AT_MOST = roundoff_of("bfloat16")
@@ -80,15 +84,19 @@ def judge_with_noise(
             left.append((item.update, item.block, difference))
     levels.sensitivity = log_prob_sensitivity(a, b, histories)
     levels.see_rounding(coarse, parameter_norm(histories), first_pass_gaps(a, b, resampled))
+    gaps = forward_gaps(a, b, steps, resampled)
     given = tolerances.after(levels.roundoffs(), always=levels.rounding)
+    if levels.sensitivity is None and _are_rare(gaps, given):
+        levels.margin = MARGIN
+        given = tolerances.after(levels.roundoffs(), always=levels.rounding)
     for update, block, difference in left:
         if update[0] in steps:
             is_lost = not difference.equal and given.at(*update).knows_nothing
             judged = _judge(block, PARAMETER, tolerances, np.asarray(np.inf)) if is_lost else difference
             tensors[PARAMETER].add(update[0], block.a.key, judged)
-    gaps = forward_gaps(a, b, steps, resampled)
+    largest = {update: float(found.max(initial=0.0)) for update, found in gaps.items()}
     for history in histories:
-        for update, block, difference in _gradients(history, tolerances, given, gaps, coarse, resampled):
+        for update, block, difference in _gradients(history, tolerances, given, largest, coarse, resampled):
             levels.see_gradient(update, difference)
             if update[0] in steps:
                 tensors[GRADIENT].add(update[0], block.a.key, difference)
@@ -104,6 +112,19 @@ def _updates(a: Side, b: Side) -> Iterator[Update]:
     for kind in (GRADIENT, PARAMETER):
         for step in a.steps(kind) & b.steps(kind):
             yield from ((step, *update) for update in a.updates(kind, step))
+
+
+def _are_rare(gaps: Mapping[Update, np.ndarray], given: Tolerances) -> bool:
+    """Whether few tokens, after the first update, are farther apart than the parameters are thought to move them.
+
+    Without two passes over the same tokens nobody measured how sensitive the most sensitive one is.
+    """
+    beyond = [
+        found > given.at(*update).of("forward_data", "log_probs", "float32", "float32").atol
+        for update, found in gaps.items()
+        if given.at(*update).drift
+    ]
+    return bool(beyond) and 0 < float(np.mean(np.concatenate(beyond))) <= _RARE
 
 
 def _may_be_noise(first: FirstDifference, a: Side, b: Side) -> bool:
@@ -195,6 +216,8 @@ class _Levels:
         self._squares: dict[Update, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         self._gap_squares: dict[Update, float] = defaultdict(float)
         self.sensitivity: float | None = None
+        # On the relative perturbation of parameters where no sensitivity was measured.
+        self.margin = 1.0
         # The equivalent unit roundoff of a pass.
         self.rounding = 0.0
 
@@ -235,7 +258,10 @@ class _Levels:
         if self.sensitivity is not None:
             one = log_prob_error(1.0)
             return {update: self.sensitivity * square**0.5 / one for update, square in self._gap_squares.items()}
-        return {update: (gap / size) ** 0.5 if size > 0 else 0.0 for update, (gap, size) in self._squares.items()}
+        return {
+            update: self.margin * (gap / size) ** 0.5 if size > 0 else 0.0
+            for update, (gap, size) in self._squares.items()
+        }
 
     def all(self) -> list[NoiseLevel]:
         roundoffs = self.roundoffs()

@@ -3,7 +3,7 @@
 The log probs of a sample are recorded from several states of the parameters: before the step, and in each epoch. The
 change by its own updates bounds what a perturbation of the parameters may do: with S the largest |change of a log prob|
 per length of the parameters' way, parameters at a distance d may change a log prob by S * d. Updates go where log probs
-change most, so S is large for a perturbation that chooses no direction; _MARGIN is for the few ways it is measured on.
+change most, so S is large for a perturbation that chooses no direction; MARGIN is for the few ways it is measured on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rldbg.analysis.resampling import Resampled
 from rldbg.analysis.side import Side
 from rldbg.core import SampleId
 
-_MARGIN = 16.0
+MARGIN = 16.0
 
 # A way between two recorded states of the parameters, by the updates that left them.
 _Way = tuple[Update, Update]
@@ -31,7 +31,7 @@ def log_prob_sensitivity(a: Side, b: Side, histories: Sequence[TensorHistory]) -
     """Change of a log prob per distance of the parameters, the smaller of both sides'; None if it cannot be known."""
     states = sorted({update for history in histories for update in history.parameters})
     found = [_of_side(side, number, states, histories) for number, side in enumerate((a, b))]
-    return None if None in found else _MARGIN * min(value for value in found if value is not None)
+    return None if None in found else MARGIN * min(value for value in found if value is not None)
 
 
 def first_pass_gaps(a: Side, b: Side, resampled: Resampled) -> np.ndarray:
@@ -45,17 +45,15 @@ def first_pass_gaps(a: Side, b: Side, resampled: Resampled) -> np.ndarray:
     return np.concatenate(found)
 
 
-def forward_gaps(a: Side, b: Side, steps: Sequence[int], resampled: Resampled) -> dict[Update, float]:
-    """The largest difference of a trained token's log prob in the pass of each update."""
-    found: dict[Update, float] = {}
+def forward_gaps(a: Side, b: Side, steps: Sequence[int], resampled: Resampled) -> dict[Update, np.ndarray]:
+    """The differences of the trained tokens' log probs in the pass of each update."""
+    found: dict[Update, list[np.ndarray]] = defaultdict(list)
     for step in steps:
         rows = [_trained(side, step) for side in (a, b)]
         for key in rows[0].keys() & rows[1].keys():
-            if key[0] in resampled.samples.get(step, ()):
-                continue
-            update = (step, key[1], key[2])
-            found[update] = max(found.get(update, 0.0), _gaps(rows[0][key], rows[1][key]).max(initial=0.0))
-    return found
+            if key[0] not in resampled.samples.get(step, ()):
+                found[step, key[1], key[2]].append(_gaps(rows[0][key], rows[1][key]))
+    return {update: np.concatenate(gaps) for update, gaps in found.items()}
 
 
 def _trained(side: Side, step: int) -> dict[tuple[SampleId, int, int], np.ndarray]:

@@ -9,6 +9,7 @@ both sides have the same weights, the one that is far from the other side's.
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -17,12 +18,14 @@ import numpy as np
 from rldbg.analysis.explain.evidence import Evidence
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.stages import Stage
+from rldbg.analysis.tolerances import log_prob_error, roundoff_of
 
 # How many times as far apart, and by how much at least, in the mean over tokens.
-_TIMES, _AT_LEAST = 4.0, 1e-4
+_TIMES, APART_AT_LEAST = 4.0, 1e-4
 # The reference stays where it was while the policy moves: its distance from it, on two sides that train alike.
 _MOVED_TIMES = 8.0
 _FEWEST_ONE_SIGNED = 30
+_FEWEST_HOLES = 4
 
 
 class Certain(NamedTuple):
@@ -52,6 +55,13 @@ def odd_passes(evidence: Evidence) -> Iterator[Certain]:
     names = list(_PASSES)
     if _is_replayed(evidence):
         names.remove("rollout_log_probs")
+    holes = [_holes(side, names) for side in evidence.both]
+    for name in names:
+        counts = [found.get(name, 0) for found in holes]
+        if max(counts) >= _FEWEST_HOLES and not min(counts):
+            said = [f"0 at {count} tokens of which another pass of the same weights is not sure" for count in counts]
+            yield Certain(*_PASSES[name], evidence.step, a=said[0], b=said[1])
+            return
     sides = [_within(side, names) for side in evidence.both]
     between = _between(evidence, names)
     noise = float(np.median(list(between.values()))) if between else 0.0
@@ -71,7 +81,7 @@ def _is_odd(mine: np.ndarray, other: np.ndarray, noise: float) -> bool:
     if not (mine.size and other.size and np.isfinite(mine).all() and np.isfinite(other).all()):
         return False
     size = float(np.abs(mine).mean())
-    if size <= _AT_LEAST:
+    if size <= APART_AT_LEAST:
         return False
     if size > _TIMES * (float(np.abs(other).mean()) + noise):
         return True
@@ -80,14 +90,16 @@ def _is_odd(mine: np.ndarray, other: np.ndarray, noise: float) -> bool:
 
 def _is_one_signed(gaps: np.ndarray) -> bool:
     """Whether many different gaps all have one sign: rounding is as often up as down."""
-    told = np.unique(gaps[np.abs(gaps) > _AT_LEAST / 10])
+    told = np.unique(gaps[np.abs(gaps) > APART_AT_LEAST / 10])
     return len(told) >= _FEWEST_ONE_SIGNED and bool((told > 0).all() or (told < 0).all())
 
 
 def _at_fault(mine: _Gaps, odd: list[tuple[str, str]], between: Mapping[str, float]) -> str:
     """The first pass that is far from the other side's; else the one that the others disagree with."""
     names = [name for name in _PASSES if any(name in pair for pair in mine)]
-    far = [name for name in names if name in between and between[name] > _TIMES * min(between.values()) + _AT_LEAST]
+    far = [
+        name for name in names if name in between and between[name] > _TIMES * min(between.values()) + APART_AT_LEAST
+    ]
     if far and len(between) > 1:
         return far[0]
     sizes = {pair: float(np.abs(gaps).mean()) for pair, gaps in mine.items()}
@@ -106,6 +118,24 @@ def _within(side: SideStep, names: list[str]) -> dict[tuple[str, str], np.ndarra
         rows = [values for sample in side.samples_at((0, 0)).values() if (values := sample.trained(*pair))]
         if rows:
             found[pair] = np.concatenate([one.astype(np.float64) - other for one, other, _ in rows])
+    return found
+
+
+def _holes(side: SideStep, names: list[str]) -> dict[str, int]:
+    """At how many tokens each pass says exactly 0 where another is farther from it than passes differ elsewhere.
+
+    A log prob of 0 says that no other token has a chance above roundoff. Rounding that moves other log probs by a
+    thousandth changes these chances by a thousandth: it does not take them away.
+    """
+    found: dict[str, int] = defaultdict(int)
+    for pair in itertools.permutations(names, 2):
+        rows = [values for sample in side.samples_at((0, 0)).values() if (values := sample.trained(*pair))]
+        if rows:
+            one, other = (np.concatenate([row[place] for row in rows]).astype(np.float64) for place in (0, 1))
+            both = (one != 0) & (other != 0)
+            usual = float(np.abs(one - other)[both].max(initial=0.0))
+            holes = (one == 0) & (np.abs(other) > max(_TIMES * usual, log_prob_error(roundoff_of("float32"))))
+            found[pair[0]] = max(found[pair[0]], int(np.count_nonzero(holes)))
     return found
 
 
@@ -135,6 +165,6 @@ def _reference_follows(evidence: Evidence) -> Iterator[Certain]:
         if not gaps.size or not np.isfinite(gaps).all():
             return
         sizes.append(float(np.abs(gaps).mean()))
-    if max(sizes) > _MOVED_TIMES * min(sizes) + 10 * _AT_LEAST and evidence.step > min(evidence.a.side.steps()):
+    if max(sizes) > _MOVED_TIMES * min(sizes) + 10 * APART_AT_LEAST and evidence.step > min(evidence.a.side.steps()):
         a, b = (f"{size:.2g} from the policy" for size in sizes)
         yield Certain(Stage.FORWARD, "forward_data", "ref_log_probs", evidence.step, a=a, b=b)

@@ -97,7 +97,7 @@ def egl_vendor(machine: Machine) -> Found:
     if vendor is None:
         fix = "rldbg doctor --fix egl-device-id-out-of-range writes /usr/share/glvnd/egl_vendor.d/10_nvidia.json"
         return "fail", "the library is installed, the vendor file 10_nvidia.json is missing", fix
-    return "pass", f"library and {vendor} are there"
+    return "pass", f"library and {vendor} are installed"
 
 
 @gpu_check("Vulkan rendering")
@@ -106,4 +106,4 @@ def vulkan_icd(machine: Machine) -> Found:
     if file is None:
         fix = "only for Vulkan simulators: start the container with --runtime=nvidia --gpus all"
         return "warn", "no nvidia_icd.json", fix
-    return "pass", f"{file} is there"
+    return "pass", f"{file} exists"

@@ -60,7 +60,7 @@ class DebugModeLayout(Layout):
 
     def record(self, content: Any, entry: Entry) -> Record:
         if entry.part >= len(content):
-            raise Malformed("the call is no longer there")
+            raise Malformed("the file no longer contains the call")
         call: _Call = content[entry.part]
         fields = {"name": call.name, "module": call.module, "inputs": call.inputs, "outputs": call.outputs}
         return Record(entry.key, fields | _hashes(call.log), source=entry.file)

@@ -60,7 +60,7 @@ class MsprobeLayout(Layout):
     def record(self, content: Any, entry: Entry) -> Record:
         items, values = content
         if entry.part >= len(items):
-            raise Malformed("the call is no longer there")
+            raise Malformed("the file no longer contains the call")
         item: _Item = items[entry.part]
         if item.kind not in ("param", "gradient"):
             fields = {"name": item.name} | {name: _value(about, values) for name, about in item.tensors.items()}

@@ -10,15 +10,22 @@ from rldbg.frameworks.sequences import Sequences
 
 
 class SlimeRecording(PolicyRecording):
+    """A critic is trained by the same functions in processes of its own, which record nothing: the actor has its
+    values."""
+
+    is_critic = False
+
     def train(self, actor: Any, rollout_id: int, *_: Any, **__: Any) -> Call:
+        self.is_critic = getattr(actor, "role", "actor") == "critic"
         self.enter_step(rollout_id)
         yield
-        self.end_step()
+        if not self.is_critic:
+            self.end_step()
 
     def advantages(self, args: Any, rollout_data: Any) -> Call:
         """After it a rank's part of the batch has everything; stages before the last of a pipeline have nothing."""
         yield
-        if rollout_data.get("advantages") is None:
+        if self.is_critic or rollout_data.get("advantages") is None:
             return
         rows = Sequences.listed(rollout_data["tokens"]).rows(
             loss_mask=rollout_data["loss_masks"],
@@ -26,6 +33,8 @@ class SlimeRecording(PolicyRecording):
             logprobs=rollout_data.get("rollout_log_probs"),
             old_log_probs=rollout_data.get("log_probs"),
             advantages=rollout_data["advantages"],
+            values=rollout_data.get("values") or None,
+            returns=rollout_data.get("returns"),
         )
         self.record_batch(rows)
 
@@ -52,6 +61,9 @@ class SlimeRecording(PolicyRecording):
     def train_one_step(self, args: Any, rollout_id: int, step_id: int, data: Any, model: Any, optimizer: Any,
                        *_: Any, **__: Any) -> Call:  # fmt: skip
         """Gradients are zeroed before it returns, so they are taken when the optimizer steps."""
+        if self.is_critic:
+            yield
+            return
         self.step, self.updates, self.micro = int(rollout_id), int(step_id), 0
         self.held["model"] = model[0]
         recorder, place, step = self.recorded.recorder(model[0]), self.place, optimizer.step

@@ -52,16 +52,23 @@ def loss_terms(
     numbers["pg_loss"] = _aggregated(policy, mask, facts)
     if computed.get("entropy_loss") is not None:
         numbers["entropy_loss"] = computed["entropy_loss"].detach()
-    tokens = {"prob_ratio": log_ratio.detach().exp().expand_as(mask)}
-    # A loss that is no more than advantage times clipped ratio is held against both.
+    return {"prob_ratio": log_ratio.detach().exp().expand_as(mask), "elementwise_loss": policy}, numbers
+
+
+def loss_form(trainer: Any, kind: str, computed: Mapping[str, Any]) -> str:
+    """`ratio` if the loss of a token is no more than its advantage times its own, clipped ratio (`two-sided ratio` if
+    large ones of negative advantages are clipped, too): then it is held against both. Else what it is instead."""
+    if kind not in _CLIPPED:
+        return kind
+    if trainer.importance_sampling_level != "token":
+        return f"{trainer.importance_sampling_level} ratio"
     weighted = (computed.get(name) is not None for name in ("off_policy_mask", "entropy_mask"))
     is_corrected = getattr(trainer, "use_vllm", False) and getattr(
         trainer, "vllm_importance_sampling_correction", False
     )
-    is_plain = facts["loss_type"] in _CLIPPED and trainer.importance_sampling_level == "token"
-    if is_plain and trainer.args.delta is None and not is_corrected and not any(weighted):
-        tokens["elementwise_loss"] = policy
-    return tokens, numbers
+    if is_corrected or any(weighted):
+        return "weighted ratio"
+    return "ratio" if trainer.args.delta is None else "two-sided ratio"
 
 
 def _aggregated(values: Any, mask: Any, facts: Mapping[str, Any]) -> Any:

@@ -1,6 +1,8 @@
 """Where in TRL's loop a record belongs: which generation, which iteration over it, which optimizer step of that."""
 
+import sys
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 
@@ -45,3 +47,13 @@ def first_update(trainer: Any, step: int) -> int:
     while place_of(trainer, number, 0).step < step:
         number += 1
     return number
+
+
+def frame_of(function: str, depth: int = 6) -> FrameType | None:
+    """The frame of a function of this name that calls the one that is hooked."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(depth):
+        if frame is None or frame.f_code.co_name == function:
+            return frame
+        frame = frame.f_back
+    return None

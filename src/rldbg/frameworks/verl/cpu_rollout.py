@@ -1,6 +1,7 @@
 """verl's rollout engine on a machine without an accelerator: requests and weights go to `rldbg serve`.
 
-RLDBG_LAPTOP_SERVER is the address of the server.
+RLDBG_LAPTOP_SERVER is the address of the server. It is asked by the standard library: what rldbg depends on need not be
+installed where verl is.
 """
 
 import asyncio

@@ -8,26 +8,51 @@ from rldbg.agent.profiling import Hook
 
 _V1 = "verl.trainer.ppo.v1.trainer_base"
 _V0 = "verl.trainer.ppo.ray_trainer"
+_BUFFER = "verl.trainer.ppo.v1.replay_buffer"
+_AGENTS = "verl.experimental.agent_loop.agent_loop"
 _WORKERS = "verl.workers.engine_workers"
 _FSDP = "verl.workers.engine.fsdp.transformer_impl"
 _MEGATRON = "verl.workers.engine.megatron.transformer_impl"
 _OLD_ACTOR = "verl.workers.actor.dp_actor"
 
 _DRIVER = (
-    Hook(_V1, "PPOTrainer.step", phase="step", step="self.global_steps", since="0.9.0", seen="0.9.1"),
+    Hook(
+        _V1,
+        "PPOTrainer.step",
+        phase="step",
+        step="self.global_steps",
+        since="0.9.0",
+        seen="0.9.1",
+        records=("training_metrics",),
+        handler="step",
+    ),
+    # The driver waits for rollouts here, and in the next one for the ranks that send weights.
+    *(
+        Hook(_BUFFER, f"{buffer}.sample", phase="rollout", since="0.9.0", seen="0.9.1")
+        for buffer in ("ReplayBuffer", "ReplayBufferAsync")
+    ),
+    Hook(
+        "verl.trainer.ppo.v1.trainer_sync",
+        "PPOTrainerSync.on_step_end",
+        phase="sync",
+        since="0.9.0",
+        seen="0.9.1",
+    ),
     Hook(_V1, "PPOTrainer._compute_reward_colocate", phase="reward", since="0.9.0", seen="0.9.1"),
     Hook(_V1, "PPOTrainer._compute_old_log_prob", phase="log_probs", since="0.9.0", seen="0.9.1"),
     Hook(_V1, "PPOTrainer._compute_ref_log_prob", phase="log_probs", since="0.9.0", seen="0.9.1"),
-    Hook(_V1, "PPOTrainer._compute_advantage", phase="advantage", since="0.9.0", seen="0.9.1"),
+    Hook(_V1, "PPOTrainer._compute_values", phase="values", since="0.9.0", seen="0.9.1"),
     Hook(
         _V1,
-        "PPOTrainer._update_actor",
-        phase="update",
+        "PPOTrainer._compute_advantage",
+        phase="advantage",
         since="0.9.0",
         seen="0.9.1",
-        records=("trajectory", "prepared_trajectories", "old_log_probs", "training_metrics"),
-        handler="update_actor",
+        records=("trajectory", "prepared_trajectories", "old_log_probs"),
+        handler="advantage",
     ),
+    Hook(_V1, "PPOTrainer._update_critic", phase="update_critic", since="0.9.0", seen="0.9.1"),
+    Hook(_V1, "PPOTrainer._update_actor", phase="update", since="0.9.0", seen="0.9.1"),
     Hook(
         _V0,
         "RayPPOTrainer._compute_old_log_prob",
@@ -39,7 +64,25 @@ _DRIVER = (
     Hook(_V0, "RayPPOTrainer._compute_ref_log_prob", phase="log_probs", since="0.7.0", seen="0.9.1"),
     Hook(_V0, "RayPPOTrainer._update_actor", phase="update", step="self.global_steps", since="0.7.0", seen="0.9.1"),
     Hook(_V0, "compute_advantage", phase="advantage", seen="0.9.1"),
-    Hook("verl.workers.rollout.llm_server", "LLMServerClient.generate", phase="request", since="0.8.0", seen="0.9.1"),
+    Hook(
+        "verl.workers.rollout.llm_server",
+        "LLMServerClient.generate",
+        phase="request",
+        since="0.8.0",
+        seen="0.9.1",
+        handler="turn",
+    ),
+    Hook(
+        "verl.experimental.reward_loop.reward_loop",
+        "RewardLoopWorker.compute_score",
+        phase="reward",
+        since="0.9.0",
+        seen="0.9.1",
+    ),
+    *(
+        Hook(_AGENTS, f"AgentLoopWorker.{function}", since="0.9.0", seen="0.9.1", handler=handler)
+        for function, handler in (("_run_agent_loop", "agent_loop"), ("_compute_score", "scored"))
+    ),
 )
 
 # Methods of worker classes: Ray's actor classes are made from these and find what is set on them here.
@@ -98,7 +141,7 @@ _RANKS = (
         phase="forward",
         since="0.6.0",
         seen="0.9.1",
-        records=("forward_data", "is_loss_debug", "loss"),
+        records=("forward_data", "is_loss_debug", "loss", "value_loss"),
         handler="forward_step",
     ),
     Hook(
@@ -107,7 +150,7 @@ _RANKS = (
         phase="optimizer",
         since="0.6.0",
         seen="0.9.1",
-        records=("gradient", "param"),
+        records=("gradient", "param", "update_metrics"),
         handler="optimizer_step",
     ),
     Hook(_MEGATRON, "MegatronEngineWithLMHead.forward_step", phase="forward", since="0.6.0", seen="0.9.1"),

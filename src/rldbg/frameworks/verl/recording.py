@@ -10,16 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.frameworks.recorded import FrameworkRecording, Recorded
-from rldbg.frameworks.verl.samples import float_or_none, ids_of, loss_facts, padded, ranks_of, rows_of
+from rldbg.core import Environment
+from rldbg.frameworks.recorded import Recorded
+from rldbg.frameworks.verl.samples import extras_of, ids_of, loss_facts, numbers_of, padded, ranks_of, rows_of
+from rldbg.frameworks.verl.turns import AgentTurns, versions_of
 from rldbg.frameworks.weight_recording import SentWeights
-from rldbg.recording import Ragged
+from rldbg.recording import OTHER_MODEL, Ragged
 
 Call = Generator[None, Any, Any]
+_OF_BATCH = frozenset(
+    {"prompts", "responses", "response_mask", "rm_scores", "token_level_rewards", "rollout_log_probs", "advantages"}
+    | {"old_log_probs", "values", "returns"}
+)
 
 
-class VerlRecording(FrameworkRecording):
-    """One process: the driver, or a rank that trains."""
+class VerlRecording(AgentTurns):
+    """One process: the driver, an agent loop, or a rank that trains."""
 
     def __init__(self, recorded: Recorded) -> None:
         super().__init__(recorded)
@@ -28,12 +34,14 @@ class VerlRecording(FrameworkRecording):
         self._updates_per_epoch = 1
         self._micro = 0
         self._is_training = False
+        self._critics: dict[int, tuple[Any, Any]] = {}
         self._sent: SentWeights | None = None
 
     # The driver.
 
-    def update_actor(self, trainer: Any, batch: Any, metrics: dict[str, Any]) -> Call:
-        """Before the update the batch has everything: responses, rewards, old and reference log probs, advantages."""
+    def advantage(self, trainer: Any, *_: Any, **__: Any) -> Call:
+        """With advantages the batch has everything: responses, rewards, old and reference log probs, values."""
+        batch = yield
         step = int(trainer.global_steps)
         if self._step == 0:
             self.configured(import_module("omegaconf").OmegaConf.to_container(trainer.config, resolve=True))
@@ -41,47 +49,55 @@ class VerlRecording(FrameworkRecording):
         queue = import_module("transfer_queue")
         data = queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id)
         self._record_batch(step, data, batch.tags)
+
+    def step(self, trainer: Any, metrics: dict[str, Any], *_: Any, **__: Any) -> Call:
+        step = int(trainer.global_steps)
         yield
-        numbers = {name: found for name, value in metrics.items() if (found := float_or_none(value)) is not None}
         recorder = self.recorded.recorder()
-        recorder.record("training_metrics", step=step, metrics=numbers)
+        recorder.record("training_metrics", step=step, metrics=numbers_of(metrics))
         recorder.end_step(step)
 
     def _record_batch(self, step: int, data: Any, tags: Sequence[Mapping[str, Any]]) -> None:
         kept = [row for row, tag in enumerate(tags) if not tag.get("is_padding")]
         samples = [ids_of(data)[row] for row in kept]
-        prompts, responses, masks, scores = (
-            [rows_of(data[name])[row] for row in kept]
-            for name in ("prompts", "responses", "response_mask", "rm_scores")
-        )
+        found = _OF_BATCH.intersection(data.keys())
+        columns = {name: [rows[row] for row in kept] for name in found for rows in [rows_of(data[name])]}
+        prompts, responses, masks = (columns[name] for name in ("prompts", "responses", "response_mask"))
         pairs = list(zip(prompts, responses, strict=True))
         versions = [int(tags[row].get("min_global_steps", step - 1)) for row in kept]
         fields: dict[str, Any] = {
             "tokens": Ragged.from_rows([np.concatenate(pair) for pair in pairs], np.int64),
             "loss_mask": _sequences(prompts, masks, 0, np.int64),
-            "reward": np.asarray([row.sum() for row in scores], dtype=np.float32),
-            "policy_versions": _sequences(
-                prompts,
-                [np.where(mask != 0, version, -1) for mask, version in zip(masks, versions, strict=True)],
-                -1,
-                np.int64,
-            ),
-            "extra_fields": [{"group_id": sample.group_id, "run_id": sample.run_id} for sample in samples],
+            "reward": _totals(columns.get("token_level_rewards", columns["rm_scores"])),
+            "extra_fields": [
+                {"group_id": sample.group_id, "run_id": sample.run_id} | extras_of(data, row)
+                for sample, row in zip(samples, kept, strict=True)
+            ],
         }
-        if "rollout_log_probs" in data.keys():  # noqa: SIM118 - a TensorDict is no mapping
-            rollout = [rows_of(data["rollout_log_probs"])[row] for row in kept]
-            fields["logprobs"] = _sequences(prompts, rollout, 0, np.float32)
+        fields["policy_versions"] = Ragged.from_rows(
+            [
+                _versions(extra.get("turns"), pair, mask, version)
+                for extra, pair, mask, version in zip(fields["extra_fields"], pairs, masks, versions, strict=True)
+            ],
+            np.int64,
+        )
+        if "token_level_rewards" in columns:
+            # Less the divergence from the reference; what the reward function said is beside it.
+            for extra, score in zip(fields["extra_fields"], _totals(columns["rm_scores"]), strict=True):
+                extra["score"] = float(score)
+        if "rollout_log_probs" in columns:
+            fields["logprobs"] = _sequences(prompts, columns["rollout_log_probs"], 0, np.float32)
         recorder = self.recorded.recorder()
         where: dict[str, Any] = {"step": step, "samples": samples, "policy_version": step - 1}
         recorder.record("trajectory", **where, **fields)
-        if "advantages" in data.keys():  # noqa: SIM118
-            advantages = [rows_of(data["advantages"])[row] for row in kept]
+        # Without a critic, returns are the advantages again.
+        learned = ("advantages", "values", "returns") if "values" in columns else ("advantages",)
+        estimates: dict[str, Any] = {name: _sequences(prompts, columns[name], 0, np.float32) for name in learned}
+        recorder.record("prepared_trajectories", **where, **fields, **estimates)
+        if "old_log_probs" in columns:
             recorder.record(
-                "prepared_trajectories", **where, **fields, advantages=_sequences(prompts, advantages, 0, np.float32)
+                "old_log_probs", **where, old_log_probs=Ragged.from_rows(columns["old_log_probs"], np.float32)
             )
-        if "old_log_probs" in data.keys():  # noqa: SIM118
-            old = padded(data["old_log_probs"]).cpu().numpy()[kept]
-            recorder.record("old_log_probs", **where, old_log_probs=old)
 
     # A rank.
 
@@ -92,7 +108,7 @@ class VerlRecording(FrameworkRecording):
         self._updates, self._micro = 0, 0
         self._updates_per_epoch = max(1, int(data.shape[0]) // max(1, int(size) // parts)) if size else 1
         yield
-        if self._step:
+        if self._step and id(worker.engine) not in self._critics:
             self.recorded.recorder(worker.engine.module).end_step(self._step)
 
     def train_batch(self, worker: Any, data: Any, *_: Any, **__: Any) -> Call:
@@ -105,11 +121,35 @@ class VerlRecording(FrameworkRecording):
         result = yield
         if forward_only or not self._is_training or "advantages" not in micro_batch.keys():  # noqa: SIM118
             return
-        samples = ids_of(micro_batch)
         self._step = _step_of(micro_batch)
-        where = self._place() | {"micro": self._micro, "samples": samples}
+        where = self._place() | {"micro": self._micro, "samples": ids_of(micro_batch)}
         self._micro += 1
         _, output = result
+        facts = loss_facts(loss_function, micro_batch)
+        if "values" in output["model_output"]:
+            self._value_loss(engine, micro_batch, output, where, facts)
+        else:
+            self._policy_loss(engine, micro_batch, output, where, facts)
+
+    def _value_loss(self, engine: Any, micro_batch: Any, output: Any, where: dict[str, Any], facts: Any) -> None:
+        """A critic's micro-batch. Its parameters are named after it: the policy's have the same names."""
+        if id(engine) not in self._critics:
+            named = import_module("torch").nn.ModuleDict({"critic": engine.module})
+            self._critics[id(engine)] = (engine, named)  # kept alive, or its id would be given to another engine
+        cut = import_module("verl.workers.utils.padding").no_padding_2_padding
+        self.recorded.recorder(self._critics[id(engine)][1]).record(
+            "value_loss",
+            **where,
+            values=cut(output["model_output"]["values"], micro_batch),
+            old_values=padded(micro_batch["values"]),
+            returns=padded(micro_batch["returns"]),
+            response_mask=padded(micro_batch["response_mask"]),
+            loss=output["loss"] / ranks_of(micro_batch),
+            metrics=numbers_of(output["metrics"]),
+            extra_info=facts,
+        )
+
+    def _policy_loss(self, engine: Any, micro_batch: Any, output: Any, where: dict[str, Any], facts: Any) -> None:
         model_output, ranks = output["model_output"], ranks_of(micro_batch)
         # Its share of the mini-batch's loss, as in a run with another number of ranks.
         loss = output["loss"] / ranks
@@ -135,9 +175,7 @@ class VerlRecording(FrameworkRecording):
             effective_valid=mask,
             loss=loss,
         )
-        metrics = {
-            name: found for name, value in output["metrics"].items() if (found := float_or_none(value)) is not None
-        }
+        metrics = numbers_of(output["metrics"])
         terms = {"pg_loss": "actor/pg_loss", "entropy_loss": "actor/entropy_loss", "kl_loss": "kl_loss"}
         parts: dict[str, Any] = {name: metrics[key] / ranks for name, key in terms.items() if key in metrics}
         recorder.record(
@@ -146,7 +184,7 @@ class VerlRecording(FrameworkRecording):
             loss=loss,
             **parts,
             metrics={name: value for name, value in metrics.items() if name not in terms.values()},
-            extra_info=loss_facts(loss_function, micro_batch),
+            extra_info=facts,
         )
 
     def optimizer_step(self, engine: Any) -> Call:
@@ -154,14 +192,18 @@ class VerlRecording(FrameworkRecording):
         if not self._is_training or not self._step:
             yield
             return
-        recorder = self.recorded.recorder(engine.module)
-        recorder.record_gradients(model=engine.module, **self._place())
+        _, critic = self._critics.get(id(engine), (None, None))
+        model, first = (engine.module, 0) if critic is None else (critic, OTHER_MODEL)
+        recorder = self.recorded.recorder(model)
+        recorder.record_gradients(model=model, first=first, **self._place())
         rate = float(engine.optimizer.param_groups[0]["lr"])
         norm = yield
-        recorder.record_parameters(model=engine.module, **self._place())
-        recorder.record_optimizer(model=engine.module, optimizer=engine.optimizer, **self._place())
-        metrics = {"grad_norm": float(norm), "learning_rate": rate}
-        recorder.record("update_metrics", **self._place(), metrics=metrics)
+        recorder.record_parameters(model=model, first=first, **self._place())
+        if critic is None:
+            # What the driver says of a critic's update is in its metrics.
+            recorder.record_optimizer(model=model, optimizer=engine.optimizer, **self._place())
+            metrics = {"grad_norm": float(norm), "learning_rate": rate}
+            recorder.record("update_metrics", **self._place(), metrics=metrics)
 
     def update_weights(self, worker: Any, global_steps: int | None = None, *_: Any, **__: Any) -> Call:
         """All ranks gather the same tensors; the first one looks at them, in the engine's dtype."""
@@ -193,8 +235,13 @@ class VerlRecording(FrameworkRecording):
 
 
 def _engine_dtype(worker: Any) -> Any:
-    """What an engine makes of floating-point weights; without an accelerator it takes them as they come."""
+    """What an engine makes of floating-point weights: by its setting, or by the server that stands in for it, since
+    verl sends weights with merged adapters in a dtype of their own. Else, without an accelerator, it takes them as they
+    come."""
     torch = import_module("torch")
+    if address := Environment().text("RLDBG_LAPTOP_SERVER"):
+        post = import_module("rldbg.frameworks.verl.cpu_rollout").post
+        return getattr(torch, post(address, "/server_info", None)["dtype"])
     name = str(worker.config.rollout.get("dtype") or "")
     return getattr(torch, name, None) if torch.accelerator.is_available() else None
 
@@ -204,6 +251,18 @@ def _sequences(prompts: Sequence[np.ndarray], responses: Sequence[np.ndarray], b
     pairs = zip(prompts, responses, strict=True)
     rows = [np.concatenate([np.full(len(prompt), before, dtype), row.astype(dtype)]) for prompt, row in pairs]
     return Ragged.from_rows(rows, dtype)
+
+
+def _versions(turns: Any, pair: tuple[np.ndarray, np.ndarray], mask: np.ndarray, version: int) -> np.ndarray:
+    """Which weights made each token: as the engine's answers say, else all that is trained on by one version."""
+    known = versions_of(turns, np.concatenate(pair)) if turns else None
+    if known is not None:
+        return known
+    return np.concatenate([np.full(len(pair[0]), -1, np.int64), np.where(mask != 0, version, -1)])
+
+
+def _totals(rows: Sequence[np.ndarray]) -> np.ndarray:
+    return np.asarray([row.sum() for row in rows], dtype=np.float32)
 
 
 def _setting(data: Any, name: str) -> Any:

@@ -28,7 +28,7 @@ from rldbg.frameworks.rerun import (
     stop_in,
     tell_source,
 )
-from rldbg.frameworks.verl.samples import PADDING
+from rldbg.frameworks.verl.samples import PADDING, columns_of
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
 
@@ -119,9 +119,7 @@ def batch_of(rows: list[Row], settings: Any) -> Any:
     columns["position_ids"] = jagged([np.arange(len(row.tokens)) for row in rows])
     columns["prompts"] = jagged([row.tokens[: row.start].astype(np.int64) for row in rows])
     columns["responses"] = jagged([row.tokens[row.start :].astype(np.int64) for row in rows])
-    indices, steps = zip(*(row.sample.group_id.rsplit("#", 1) for row in rows), strict=True)
-    columns |= {"index": list(indices), "global_steps": list(map(int, steps))}
-    columns["session_id"] = [row.sample.run_id for row in rows]
+    columns |= columns_of([row.sample for row in rows])
     actor = settings.actor
     about = {
         "calculate_entropy": bool(actor.calculate_entropy or actor.entropy_coeff != 0),
@@ -203,7 +201,7 @@ def _whole(name: str, pieces: list[Any]) -> Any:
 
 
 def _on_this_machine(settings: Any) -> None:
-    """Without an accelerator: what `rldbg run --laptop` changes of the worker, but not the model."""
+    """Without an accelerator: what `rldbg run --laptop` changes of every worker, but not the model."""
     import torch
     import yaml
     from omegaconf import OmegaConf
@@ -214,7 +212,7 @@ def _on_this_machine(settings: Any) -> None:
     Environment().give(**profile["laptop_environment"])
     for change in profile["laptop"]:
         group, _, key = change["key"].partition(".")
-        if group == "actor_rollout_ref" and key != "model.path":
+        if group == "actor_rollout_ref" and key != "model.path" and "beside" not in change:
             OmegaConf.update(settings, key, yaml.safe_load(str(change["value"])), force_add=True)
 
 

@@ -1,11 +1,12 @@
 """verl's batches as plain rows: jagged tensors, stacks of objects, metrics, and which sample a row is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rldbg.core import SampleId
+from rldbg.frameworks.verl.turns import OUTPUT, TURNS
 
 _AGGREGATIONS = {
     "token-mean": ("token_mean", "batch_num_tokens"),
@@ -19,14 +20,38 @@ PADDING = "padding#"
 def ids_of(data: Any) -> list[SampleId]:
     """(index in the data set and step, number of the rollout): verl's own uid is a new one in each run.
 
-    Rows that verl adds to fill a batch have the index of a real sample, and a uid that says so.
+    Of a rollout that gives several sequences the last is named so; the earlier ones, whose prompts are their own, are a
+    group named after it. Rows that verl adds to fill a batch have the index of a real sample, and a uid that says so.
     """
     index, session, step = (_objects(data[name]) for name in ("index", "session_id", "global_steps"))
-    uids = _objects(data["uid"]) if "uid" in data.keys() else [""] * len(index)  # noqa: SIM118 - a TensorDict is no mapping
-    return [
-        SampleId(f"{PADDING}{s}" if str(uid).startswith("pad") else f"{i}#{s}", int(n))
-        for i, n, s, uid in zip(index, session, step, uids, strict=True)
-    ]
+    names = data.keys()
+    uids = _objects(data["uid"]) if "uid" in names else [""] * len(index)
+    held = _objects(data["extra_fields"]) if "extra_fields" in names else [None] * len(index)
+    found = []
+    for i, n, s, uid, extra in zip(index, session, step, uids, held, strict=True):
+        sample = SampleId(f"{PADDING}{s}" if str(uid).startswith("pad") else f"{i}#{s}", int(n))
+        output, outputs = _output_of(extra)
+        found.append(sample if output == outputs - 1 else SampleId(str(sample), output))
+    return found
+
+
+def columns_of(samples: Sequence[SampleId]) -> dict[str, list[Any]]:
+    """The columns that `ids_of` reads, for a batch of these samples."""
+    columns: dict[str, list[Any]] = {name: [] for name in ("index", "global_steps", "session_id", "extra_fields")}
+    for sample in samples:
+        index, place = sample.group_id.rsplit("#", 1)
+        step, _, session = place.partition("/")
+        extra = {OUTPUT: [sample.run_id, sample.run_id + 2]} if session else {}
+        values = (index, int(step), int(session) if session else sample.run_id, extra)
+        for column, value in zip(columns.values(), values, strict=True):
+            column.append(value)
+    return columns
+
+
+def _output_of(extra: Any) -> tuple[int, int]:
+    """Which of how many sequences of its rollout a row is."""
+    number, count = extra.get(OUTPUT, (0, 1)) if isinstance(extra, Mapping) else (0, 1)
+    return int(number), int(count)
 
 
 def rows_of(value: Any) -> list[np.ndarray]:
@@ -50,6 +75,31 @@ def float_or_none(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         return None
+
+
+def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that are numbers."""
+    return {name: found for name, value in metrics.items() if (found := float_or_none(value)) is not None}
+
+
+def extras_of(data: Any, row: int) -> dict[str, Any]:
+    """What verl knows of a sample beside its tokens: its turns, and what the reward function said of it."""
+    names = data.keys()
+    extra: dict[str, Any] = {}
+    if "num_turns" in names:
+        extra["num_turns"] = int(_objects(data["num_turns"])[row])
+    held = _objects(data["extra_fields"])[row] if "extra_fields" in names else None
+    if not isinstance(held, Mapping):
+        return extra
+    output, outputs = _output_of(held)
+    if outputs > 1:
+        extra |= {"output": output, "outputs": outputs}
+    if held.get(TURNS):
+        extra["turns"] = list(held[TURNS])
+    if given := held.get("reward_extra_info"):
+        said = {str(name): item.item() if hasattr(item, "item") else item for name, item in given.items()}
+        extra["rewards"] = {name: item for name, item in said.items() if isinstance(item, bool | int | float | str)}
+    return extra
 
 
 def loss_facts(loss_function: Any, data: Any) -> dict[str, Any]:

@@ -8,5 +8,5 @@ FRAMEWORK = Framework(
     package=__name__,
     modules=("vllm",),
     is_engine=True,
-    tested="a stub of the shape of vLLM 0.32.0",
+    tested="a real engine of vLLM 0.32.0 on CPU",
 )

@@ -23,12 +23,12 @@ class Control:
 
     async def pause(self, mode: str) -> None:
         if mode not in get_args(PauseMode):
-            raise RequestError(f"mode is {mode!r}; one of {', '.join(get_args(PauseMode))}")
+            raise RequestError(f"mode is {mode!r}; it must be one of {', '.join(get_args(PauseMode))}")
         await self.backend.pause(mode)  # type: ignore[arg-type]
 
     async def from_disk(self, path: str, label: str | None, *, aborts: bool = False) -> WeightVersion:
         if not path:
-            raise RequestError("say where the weights are: model_path is missing")
+            raise RequestError("model_path is missing: send the folder of the weights")
         if aborts:
             self.backend.abort(None)
         return await self.backend.load_folder(Path(path), label)

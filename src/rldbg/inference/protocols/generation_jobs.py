@@ -29,7 +29,7 @@ def settings_of(
     top_k = fields.integer("top_k", 0, least=-1, most=_UNLIMITED_TOP_K)
     wanted = fields.text("logprobs_mode", mode)
     if wanted not in LOGPROB_MODES:
-        raise RequestError(f"logprobs_mode is {wanted!r}; one of {', '.join(LOGPROB_MODES)}")
+        raise RequestError(f"logprobs_mode is {wanted!r}; it must be one of {', '.join(LOGPROB_MODES)}")
     return SamplingSettings(
         max_new_tokens=max_new_tokens,
         min_new_tokens=fields.integer("min_new_tokens", fields.integer("min_tokens", 0)),

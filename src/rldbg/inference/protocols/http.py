@@ -18,8 +18,7 @@ from rldbg.inference.backend import Backend
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.json_body import BodyError, parse_object
 from rldbg.inference.protocols.fields import Fields
-from rldbg.inference.protocols.query_fields import QUERY_FIELDS
-from rldbg.inference.protocols.route_fields import ROUTE_FIELDS, check_fields
+from rldbg.inference.protocols.route_fields import QUERY_FIELDS, ROUTE_FIELDS, check_fields
 from rldbg.inference.request_error import RequestError
 
 _log = logging.getLogger(__name__)

@@ -147,7 +147,7 @@ class SglangControl:
         await fields_of(request)
         status = self._backend.status()
         if status.running or status.waiting:
-            return PlainTextResponse("requests are under way; the cache is not flushed\n", 400)
+            return PlainTextResponse("requests are in progress; the cache is not flushed\n", 400)
         return PlainTextResponse("Cache flushed.\n")
 
     async def from_disk(self, request: Request) -> Response:

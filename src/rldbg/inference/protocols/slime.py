@@ -76,7 +76,7 @@ class Slime:
 
     async def weights_checker(self, request: Request) -> Response:
         await body_of(request)
-        raise RequestError("weights are not compared here; GET /get_weight_version says which are loaded")
+        raise RequestError("weights are not compared here; GET /get_weight_version returns the loaded version")
 
     def _known(self) -> dict[str, str]:
         own = {address: f"http://{address}" for address in self._replicas()}

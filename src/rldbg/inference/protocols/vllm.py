@@ -79,7 +79,7 @@ class Vllm:
     async def _pause(self, request: Request) -> None:
         mode = request.query_params.get("mode", "abort")
         if mode not in _PAUSE_MODES:
-            raise RequestError(f"mode is {mode!r}; one of {', '.join(_PAUSE_MODES)}")
+            raise RequestError(f"mode is {mode!r}; it must be one of {', '.join(_PAUSE_MODES)}")
         await self._control.pause(_PAUSE_MODES[mode])
 
     async def resume(self, request: Request) -> Response:

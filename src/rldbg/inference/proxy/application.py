@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from rldbg.core import async_http_client
 from rldbg.inference.deployment import PROXY_HEALTH
-from rldbg.inference.proxy.captured import Reader
+from rldbg.inference.proxy.captured import AnswerReader
 from rldbg.inference.proxy.generation_recorder import GenerationRecorder
 from rldbg.inference.proxy.protocol_readers import UPDATES, readers
 from rldbg.inference.request_error import RequestError
@@ -121,7 +121,7 @@ class Proxy:
             self._recorder.weights_changed(label)
         return _streamed(answer, answer.aiter_raw())
 
-    async def _generation(self, request: Request, reader: Reader) -> Response:
+    async def _generation(self, request: Request, reader: AnswerReader) -> Response:
         content = await request.body()
         body = _object(content)
         if body is None:
@@ -148,7 +148,7 @@ class Proxy:
         return await self._client.send(sent, stream=True)
 
     async def _listening(
-        self, answer: "httpx.Response", request: Mapping[str, Any], reader: Reader, place: "_Place"
+        self, answer: "httpx.Response", request: Mapping[str, Any], reader: AnswerReader, place: "_Place"
     ) -> AsyncIterator[bytes]:
         """Passes the answer on and keeps a copy. Of a stream that ends early, because the client left or the engine
         died, what had come is recorded: a client that leaves will leave again."""
@@ -162,7 +162,7 @@ class Proxy:
             self._keep(answer, request, reader, place, bytes(copy))
 
     def _keep(
-        self, answer: "httpx.Response", request: Mapping[str, Any], reader: Reader, place: "_Place", copy: bytes
+        self, answer: "httpx.Response", request: Mapping[str, Any], reader: AnswerReader, place: "_Place", copy: bytes
     ) -> None:
         streamed = "event-stream" in answer.headers.get("content-type", "")
         try:

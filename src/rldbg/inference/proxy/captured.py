@@ -30,7 +30,7 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class AnswerReader:
     """`wanted` are the fields to add to a request so that the answer has token ids and log probs."""
 
     wanted: Body

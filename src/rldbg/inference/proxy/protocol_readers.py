@@ -10,7 +10,7 @@ from typing import Any
 from rldbg.inference.conversation.answer import Answer
 from rldbg.inference.conversation.messages import conversation_text
 from rldbg.inference.protocols.generation_jobs import sample_seed
-from rldbg.inference.proxy.captured import Body, Captured, Reader
+from rldbg.inference.proxy.captured import AnswerReader, Body, Captured
 from rldbg.inference.proxy.chat_readers import MessagesReader, ResponsesReader
 
 
@@ -163,18 +163,18 @@ def _ids(names: Sequence[str]) -> list[int]:
 _OPENAI = {"return_token_ids": True}
 
 
-def readers() -> Mapping[str, Reader]:
+def readers() -> Mapping[str, AnswerReader]:
     """A proxy's readers, by the routes they are for."""
     responses, messages = ResponsesReader(), MessagesReader()
     return {
-        "/generate": Reader({"return_logprob": True}, _sglang, _last),
-        "/v1/completions": Reader(_OPENAI | {"logprobs": 0}, _completions, _joined_choices),
-        "/v1/chat/completions": Reader(_OPENAI | {"logprobs": True}, _chat, _joined_choices),
-        "/v1/responses": Reader(_OPENAI, responses.read, responses.join),
-        "/v1/messages": Reader(_OPENAI, messages.read, messages.join),
-        "/inference/v1/generate": Reader({"sampling_params": {"logprobs": 0}}, _tokens, _last),
-        "/generate/": Reader({}, _trl, _last),
-        "/chat/": Reader({}, _trl, _last),
+        "/generate": AnswerReader({"return_logprob": True}, _sglang, _last),
+        "/v1/completions": AnswerReader(_OPENAI | {"logprobs": 0}, _completions, _joined_choices),
+        "/v1/chat/completions": AnswerReader(_OPENAI | {"logprobs": True}, _chat, _joined_choices),
+        "/v1/responses": AnswerReader(_OPENAI, responses.read, responses.join),
+        "/v1/messages": AnswerReader(_OPENAI, messages.read, messages.join),
+        "/inference/v1/generate": AnswerReader({"sampling_params": {"logprobs": 0}}, _tokens, _last),
+        "/generate/": AnswerReader({}, _trl, _last),
+        "/chat/": AnswerReader({}, _trl, _last),
     }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from rldbg.core import Finding, Severity
 from rldbg.inference.backend import BackendStatus, ModelCard, PauseMode, WeightVersion
 from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration
-from rldbg.inference.recorded.generations import Generation, Generations, first_difference, prompt_key
+from rldbg.inference.recorded.generations import Generations, RecordedGeneration, first_difference, prompt_key
 from rldbg.inference.request_error import RequestError
 from rldbg.weights import Fingerprint
 
@@ -64,7 +64,7 @@ class RecordedBackend:
         answer.push(Delta(outcome.tokens, outcome.logprobs, text=outcome.text))
         answer.finish(outcome)
 
-    def _find(self, job: GenerationJob) -> Generation:
+    def _find(self, job: GenerationJob) -> RecordedGeneration:
         known = self._generations.by_prompt.get(prompt_key(job.prompt)) if job.prompt else None
         if job.prompt_text is not None and known is None:
             known = self._generations.by_text.get(job.prompt_text)
@@ -77,7 +77,7 @@ class RecordedBackend:
         fresh = next((item for item in of_version if not item.given), None)
         return fresh or self._used_up(job, known, of_version)
 
-    def _unknown_prompt(self, job: GenerationJob) -> Generation:
+    def _unknown_prompt(self, job: GenerationJob) -> RecordedGeneration:
         near = self._generations.nearest(job.prompt)
         if not job.prompt:
             message = (
@@ -92,18 +92,20 @@ class RecordedBackend:
         )
         return self._missed(message, near)
 
-    def _used_up(self, job: GenerationJob, known: Sequence[Generation], of_version: Sequence[Generation]) -> Generation:
+    def _used_up(
+        self, job: GenerationJob, known: Sequence[RecordedGeneration], of_version: Sequence[RecordedGeneration]
+    ) -> RecordedGeneration:
         if of_version:
             message = f"this prompt was recorded {_times(len(of_version))}" + (
                 f" with policy version {self._version.number}" if self._told else ""
             )
-            message += f", and all are given out: this is request {len(of_version) + 1} for it"
+            message += f", and all of these were served: this is request {len(of_version) + 1} for it"
         else:
             versions = sorted({item.version for item in known})
             message = f"this prompt was recorded with policy versions {versions}, not with {self._version.number}"
         return self._missed(f"{message} ({known[0].place}): {self._shown(known[0].prompt)}", (of_version or known)[-1])
 
-    def _missed(self, message: str, substitute: Generation) -> Generation:
+    def _missed(self, message: str, substitute: RecordedGeneration) -> RecordedGeneration:
         if not self._takes_nearest:
             self._unknown += 1
             if len(self._first_unknown) < _SHOWN_FINDINGS and message not in self._first_unknown:
@@ -112,7 +114,7 @@ class RecordedBackend:
         self._made_do += 1
         return substitute
 
-    def _outcome(self, job: GenerationJob, item: Generation) -> Outcome:
+    def _outcome(self, job: GenerationJob, item: RecordedGeneration) -> Outcome:
         limit = job.settings.max_new_tokens
         cut = len(item.tokens) > limit
         self._cut += cut
@@ -131,7 +133,7 @@ class RecordedBackend:
             prompt=job.prompt or tuple(item.prompt.tolist()),
         )
 
-    def _finish(self, job: GenerationJob, item: Generation, *, cut: bool) -> Finish:
+    def _finish(self, job: GenerationJob, item: RecordedGeneration, *, cut: bool) -> Finish:
         """As it was recorded; where that is not known, as the tokens say."""
         stops, tokens = job.settings.stop_token_ids | self._card.end_ids, item.tokens
         if cut or item.finish == "length" or not len(tokens):
@@ -248,7 +250,7 @@ class RecordedBackend:
         left = [item for item in self._generations.all if not item.given]
         if left and self._asked:
             shown = tuple(item.place for item in left[:_SHOWN_FINDINGS])
-            cause = f"{len(left)} recorded generations were never asked for"
+            cause = f"{len(left)} recorded generations were never requested"
             findings.append(Finding("serve.not_consumed", Severity.INFO, where, evidence=shown, cause=cause))
         return findings
 

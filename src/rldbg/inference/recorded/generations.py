@@ -22,7 +22,7 @@ _KINDS = ("trajectory", "prepared_trajectories")
 
 
 @dataclass(slots=True, eq=False)
-class Generation:
+class RecordedGeneration:
     """One recorded generation, and how often it was given out."""
 
     prompt: np.ndarray
@@ -51,9 +51,9 @@ class Generations:
     """All of them, in the order they were recorded, and by prompt."""
 
     title: str
-    all: list[Generation]
-    by_prompt: dict[bytes, list[Generation]] = field(default_factory=dict)
-    by_text: dict[str, list[Generation]] = field(default_factory=dict)
+    all: list[RecordedGeneration]
+    by_prompt: dict[bytes, list[RecordedGeneration]] = field(default_factory=dict)
+    by_text: dict[str, list[RecordedGeneration]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path | str) -> "Generations":
@@ -77,7 +77,7 @@ class Generations:
                 made.by_text.setdefault(item.prompt_text, []).append(item)
         return made
 
-    def nearest(self, prompt: Sequence[int]) -> Generation:
+    def nearest(self, prompt: Sequence[int]) -> RecordedGeneration:
         """The generation whose prompt agrees longest with this one; of equals the one nearest in length."""
         wanted = np.asarray(prompt, dtype=np.int64)
         firsts = [items[0] for items in self.by_prompt.values()] or self.all
@@ -99,13 +99,13 @@ def _common(one: np.ndarray, other: np.ndarray) -> int:
     return int(differing[0]) if len(differing) else length
 
 
-def _generations(recording: Recording, kind: str, seed: int | None) -> Iterator[Generation]:
+def _generations(recording: Recording, kind: str, seed: int | None) -> Iterator[RecordedGeneration]:
     for record in recording.records(kind):
         for row in range(len(record.samples)):
             yield from _of_row(record, row, seed)
 
 
-def _of_row(record: Record, row: int, seed: int | None) -> Iterator[Generation]:
+def _of_row(record: Record, row: int, seed: int | None) -> Iterator[RecordedGeneration]:
     tokens = np.asarray(_value(record, "tokens", row), dtype=np.int64)
     mask = np.asarray(_value(record, "loss_mask", row), dtype=bool)
     logprobs, versions = _value(record, "logprobs", row), _value(record, "policy_versions", row)
@@ -113,7 +113,7 @@ def _of_row(record: Record, row: int, seed: int | None) -> Iterator[Generation]:
     sample = record.samples[row]
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     for start, end in zip(edges[::2], edges[1::2], strict=True):
-        yield Generation(
+        yield RecordedGeneration(
             prompt=tokens[:start],
             tokens=tokens[start:end],
             logprobs=None if logprobs is None or not len(logprobs) else np.asarray(logprobs[start:end], np.float64),

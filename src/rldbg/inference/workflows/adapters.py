@@ -207,5 +207,5 @@ def changed(settings: GenerationSettings, sampling: Mapping[str, Any]) -> Genera
     unknown = sorted(set(named) - set(GenerationSettings.__slots__))
     if unknown:
         known = ", ".join(GenerationSettings.__slots__)
-        raise UsageError(f"generate has no option {unknown[0]!r}", f"there are {known}")
+        raise UsageError(f"generate has no option {unknown[0]!r}", f"options: {known}")
     return GenerationSettings.from_object(named, settings)

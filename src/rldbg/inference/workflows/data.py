@@ -14,7 +14,7 @@ _PROMPT_KEYS = ("prompt", "messages", "question", "input_ids", "prompt_ids")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DataRow:
     """One row of the data: its number, the group its samples form, and what the data says."""
 
     number: int
@@ -31,7 +31,7 @@ class Row:
 class EpisodeSpec:
     """One episode to run: a row, and which of its `n` runs this is."""
 
-    row: Row
+    row: DataRow
     run: int
 
     @property
@@ -39,10 +39,10 @@ class EpisodeSpec:
         return SampleId(self.row.group_id, self.run)
 
 
-def load_rows(source: str, *, limit: int | None = None) -> list[Row]:
+def load_rows(source: str, *, limit: int | None = None) -> list[DataRow]:
     """The first `limit` rows, in order. An empty source is an error, and so is a group id that comes twice."""
     items = _lines(Path(source)) if source.endswith((".jsonl", ".json")) else _dataset(source)
-    rows: list[Row] = []
+    rows: list[DataRow] = []
     seen: dict[str, str] = {}
     for number, (where, item) in enumerate(islice(items, limit if limit is not None else _MOST_ROWS + 1)):
         if number == _MOST_ROWS:
@@ -60,7 +60,7 @@ def load_rows(source: str, *, limit: int | None = None) -> list[Row]:
     return rows
 
 
-def specs_of(rows: Sequence[Row], *, n: int, only: str | None = None) -> list[EpisodeSpec]:
+def specs_of(rows: Sequence[DataRow], *, n: int, only: str | None = None) -> list[EpisodeSpec]:
     """Every row `n` times, runs of a row together; `only` is a sample `GROUP/RUN`, or a group."""
     specs = [EpisodeSpec(row, run) for row in rows for run in range(n)]
     if only is None:
@@ -72,7 +72,7 @@ def specs_of(rows: Sequence[Row], *, n: int, only: str | None = None) -> list[Ep
     return chosen
 
 
-def _row(number: int, item: Any, where: str) -> Row:
+def _row(number: int, item: Any, where: str) -> DataRow:
     if isinstance(item, str):
         item = {"prompt": item}
     if not isinstance(item, Mapping):
@@ -80,7 +80,7 @@ def _row(number: int, item: Any, where: str) -> Row:
             f"{where} is a {type(item).__name__}, not a row", 'a row is a mapping: {"prompt": "...", ...}, or a text'
         )
     group = next((item[key] for key in ("group_id", "uid") if item.get(key) is not None), number)
-    return Row(number, str(group), item)
+    return DataRow(number, str(group), item)
 
 
 def _lines(file: Path) -> Iterator[tuple[str, Any]]:

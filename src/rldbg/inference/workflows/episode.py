@@ -10,7 +10,7 @@ from typing import Any
 
 from rldbg.core import SampleId, UsageError
 from rldbg.inference.workflows.completions import Completion, Trained, rows_of_answers
-from rldbg.inference.workflows.data import EpisodeSpec, Row
+from rldbg.inference.workflows.data import DataRow, EpisodeSpec
 from rldbg.inference.workflows.exchanges import ExchangeLog, Exchanges, completion_data, completion_of
 from rldbg.inference.workflows.request_formats import TOKEN_IDS, openai_answers
 from rldbg.inference.workflows.servers import Servers
@@ -45,7 +45,7 @@ class Episode:
         self._requests = 0
 
     @property
-    def row(self) -> Row:
+    def row(self) -> DataRow:
         return self.spec.row
 
     @property

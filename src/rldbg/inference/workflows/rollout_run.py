@@ -27,7 +27,7 @@ from rldbg.inference.workflows.outcome import EpisodeOutcome, RolloutReport
 from rldbg.inference.workflows.recording_proxy import RecordingProxy
 from rldbg.inference.workflows.request_formats import Protocol
 from rldbg.inference.workflows.results import padded_batch, samples_of
-from rldbg.inference.workflows.runner import Observer, Runner
+from rldbg.inference.workflows.runner import EpisodeObserver, Runner
 from rldbg.inference.workflows.servers import Servers, base_address
 from rldbg.inference.workflows.settings import GenerationSettings
 from rldbg.inference.workflows.shapes import Construction, Shape, adapter_of, load_workflow, rewards_here, trace_parts
@@ -78,7 +78,7 @@ def rollout(
     make_run: Callable[[], Run],
     *,
     load_tokenizer: TokenizerLoader,
-    observer: Observer | None = None,
+    observer: EpisodeObserver | None = None,
 ) -> RolloutReport:
     """Runs every episode, saves the batch, the timelines and the report in the run folder.
 
@@ -154,7 +154,7 @@ class _OpenRollout:
         # TRL's functions take all samples of a prompt in one call.
         self.specs: list[EpisodeSpec] = specs_of(rows, n=1 if self.shape == "trl" else request.n, only=request.sample)
 
-    def runner(self, observer: Observer | None) -> Runner:
+    def runner(self, observer: EpisodeObserver | None) -> Runner:
         request = self._request
         adapter = adapter_of(
             self.shape,

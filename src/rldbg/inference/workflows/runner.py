@@ -34,7 +34,7 @@ _LEFTOVER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Observer:
+class EpisodeObserver:
     """Who hears about progress: how many episodes, each outcome as it comes, a debugger's prompt opening or closing."""
 
     on_start: Callable[[int], None] = lambda _: None
@@ -52,7 +52,7 @@ class Runner:
         concurrency: int,
         timeout_s: float,
         debugger: bool = False,
-        observer: Observer | None = None,
+        observer: EpisodeObserver | None = None,
     ) -> None:
         self._adapter = adapter
         self._make_episode = make_episode
@@ -60,7 +60,7 @@ class Runner:
         self._concurrency = 1 if debugger else concurrency
         self._timeout_s = timeout_s
         self._debugger = debugger
-        self._observer = observer or Observer()
+        self._observer = observer or EpisodeObserver()
         self._outcomes: dict[int, EpisodeOutcome] = {}
         self._left_by_user = False
         self.interrupted = False
@@ -211,7 +211,7 @@ class _Attempt:
         if self._thread is not None and self._thread.ident is not None:
             frame = sys._current_frames().get(self._thread.ident)
             stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-            self.where = f"it is here (the thread cannot be ended and is left behind):\n{stack}".rstrip()
+            self.where = f"it is at (the thread cannot be stopped and is left running):\n{stack}".rstrip()
         self.where += f"\nnot done after {limit_s:g} s: raise --timeout, or see where it waits above"
 
 

@@ -137,7 +137,9 @@ def parse_overrides(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any
         key, separator, text = word.lstrip("+").partition("=")
         block, dot, name = key.partition(".")
         if not separator or not dot:
-            raise UsageError(f"{word!r} is not an override", "write key=value, as rollout.enable_rollout_tracing=True")
+            raise UsageError(
+                f"{word!r} is not an override", "write key=value, for example rollout.enable_rollout_tracing=True"
+            )
         value = _yaml(text)
         data.setdefault(block, {})[name] = [value] if name in _LISTS and not isinstance(value, list) else value
     # Without overrides nothing needs to be installed that checks them.

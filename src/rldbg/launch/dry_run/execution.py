@@ -18,6 +18,7 @@ from typing import Any
 
 from rldbg.core import Environment
 from rldbg.launch.dry_run.calls import PREFIX, ShellCall, read_calls
+from rldbg.launch.dry_run.stillness import Stillness
 from rldbg.launch.dry_run.stub import ALWAYS, LENIENT, RECORDED, SILENT
 from rldbg.launch.profile import commands
 
@@ -26,7 +27,6 @@ _PRELUDE = Path(__file__).parent / "shell" / "prelude.sh"
 _STUB = Path(__file__).parent / "shell" / "stub.sh"
 _PACKAGES = str(Path(__file__).parents[3])
 _SLEEPS_UNTIL_WAITING = 100
-_QUIET_S = 0.3
 _SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/sbin", "")
 _TAIL_BYTES = 20_000
 _VERSIONED_PYTHON = re.compile(r"python3\.\d+")
@@ -142,10 +142,11 @@ def _text(file: Path) -> str:
 def _wait(process: subprocess.Popen[bytes], results: Path, limit_s: float) -> str:
     deadline = time.monotonic() + limit_s
     ended = "by itself"
+    stillness = Stillness(process.pid, results)
     while process.poll() is None:
         if time.monotonic() > deadline:
             ended = "too long"
-        elif _is_waiting(results):
+        elif stillness.is_reached():
             ended = "waiting"
         if ended != "by itself":
             os.killpg(process.pid, signal.SIGKILL)
@@ -156,15 +157,6 @@ def _wait(process: subprocess.Popen[bytes], results: Path, limit_s: float) -> st
         except subprocess.TimeoutExpired:
             continue
     return ended
-
-
-def _is_waiting(results: Path) -> bool:
-    """The script sleeps and sleeps, and starts nothing new."""
-    marker = results / "waiting"
-    if not marker.exists():
-        return False
-    newest = max((results / "calls").stat().st_mtime, marker.stat().st_mtime)
-    return time.time() - newest > _QUIET_S
 
 
 def _environment(

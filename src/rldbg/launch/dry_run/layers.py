@@ -25,7 +25,7 @@ def mount_points(table: str) -> frozenset[str]:
     return frozenset(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split()[4]) for line in table.splitlines())
 
 
-class View:
+class SandboxRoot:
     """The new root directory, built below `layers`."""
 
     def __init__(self, layers: Path, *, writable: Iterable[Path], mounted: frozenset[str]) -> None:
@@ -96,7 +96,7 @@ def build(layers: Path, *, writable: Iterable[Path], shared: Path) -> str:
     kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
     mounted = mount_points(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
     kernel.mount("tmpfs", str(layers), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, _MEMORY)
-    view = View(layers, writable=writable, mounted=mounted | {"/proc"})
+    view = SandboxRoot(layers, writable=writable, mounted=mounted | {"/proc"})
     view.root.mkdir()
     # A mount of its own, because pivot_root wants one.
     kernel.mount(str(view.root), str(view.root), "", kernel.MS_BIND)

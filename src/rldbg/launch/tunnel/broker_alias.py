@@ -52,6 +52,6 @@ def find_broker(login: Host, work_dir: str, run: str = "") -> FarBroker | None:
 def write_alias(broker: FarBroker, local_port: int, *, name: str, folder: Path | None = None) -> Path:
     """A run folder whose broker.json says 127.0.0.1 and the forwarded port; readable by its owner only."""
     run = Run.create(name=name, path=folder)
-    facts = broker.facts | {"host": "127.0.0.1", "port": local_port}
+    facts = broker.facts | {"host": "127.0.0.1", "port": local_port, "node": ""}
     write_whole(run.path / "broker.json", json.dumps(facts), mode=0o600)
     return run.path

@@ -10,8 +10,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from rldbg.agent import Selection, WireError, parse_selection
-from rldbg.core import UnreachableError, UsageError, write_whole
+from rldbg.core import UnreachableError, UsageError
 from rldbg.live.broker.debug_session import DebugSession
+from rldbg.live.broker.kept_files import KeptFiles
 from rldbg.live.broker.processes import Process
 
 _FAILED_CONDITION = "pydevd: Error while evaluating expression in conditional breakpoint:"
@@ -33,6 +34,8 @@ class Break:
     once: bool
     hits: Counter[str] = field(default_factory=Counter)
     verified: dict[str, bool] = field(default_factory=dict)
+    # Where it stops, by process: on a line without code it cannot.
+    lines: dict[int, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     spent: set[int] = field(default_factory=set)
 
@@ -49,6 +52,7 @@ class Break:
             "on_exception": self.exception or None,
             "ranks": self.selection.text,
             "once": self.once,
+            "stops_at": sorted(set(self.lines.values()) - {self.line}),
             "hits": dict(self.hits),
             "set_in": dict(sorted(self.verified.items())),
             "condition_fails": dict(sorted(self.failures.items())),
@@ -58,7 +62,8 @@ class Break:
 class BreakTable:
     """All breakpoints of the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: KeptFiles) -> None:
+        self._files = files
         self._breaks: dict[int, Break] = {}
         self._last = 0
         # What each process calls the files it was given breakpoints in: they must be sent again to be cleared.
@@ -91,7 +96,8 @@ class BreakTable:
         if self._file is None:
             return
         rows = [each.to_dict() for each in self._breaks.values()]
-        write_whole(self._file, json.dumps({"schema_version": 1, "owner": self._owner, "breakpoints": rows}))
+        body = {"schema_version": 1, "owner": self._owner, "breakpoints": rows}
+        self._files.write(self._file, json.dumps(body), "a broker that replaces this one begins without them")
 
     def __len__(self) -> int:
         return len(self._breaks)
@@ -151,6 +157,7 @@ class BreakTable:
             answer = await session.request("setBreakpoints", body)
             for each, result in zip(lines, answer.get("breakpoints") or [], strict=False):
                 each.verified[process.who] = bool(result.get("verified"))
+                each.lines[process.number] = int(result.get("line") or each.line)
         filters = {name for each in meant if each.exception for name in _FILTERS[each.exception]}
         # A worker that Ray stopped after an exception waits for this filter; without it the stop silently ends.
         if process.agent is None:
@@ -200,7 +207,9 @@ class BreakTable:
         spent = False
         for each in self.meant_for(process):
             if (each.exception and stop.reason == "exception") or (
-                each.file and each.line == stop.line and paths.get(each.file) == stop.file
+                each.file
+                and each.lines.get(process.number, each.line) == stop.line
+                and paths.get(each.file) == stop.file
             ):
                 each.hits[process.who] += 1
                 if each.once:
@@ -216,7 +225,8 @@ class BreakTable:
 class LogPoints:
     """What log points say: appended to RUN/logs/log_points.jsonl, one line per message; the last ones are kept here."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, files: KeptFiles) -> None:
+        self._files = files
         self.path = run / "logs" / "log_points.jsonl"
         self._recent: deque[dict[str, Any]] = deque(maxlen=_LOG_LINES_KEPT)
 
@@ -225,9 +235,7 @@ class LogPoints:
             return
         line = {"time": time.time(), "who": who, "text": text.rstrip("\n")}
         self._recent.append(line)
-        self.path.parent.mkdir(mode=0o700, exist_ok=True)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        self._files.append(self.path, json.dumps(line), "the last messages are in `rldbg break --list`")
 
     def recent(self) -> list[dict[str, Any]]:
         return list(self._recent)

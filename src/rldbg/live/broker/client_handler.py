@@ -43,6 +43,7 @@ class ClientHandler:
             "stacks": self._stacks,
             "profile": self._profile,
             "clock": self._clock,
+            "ending": self._ending,
             "shutdown": self._shutdown,
         }
 
@@ -76,7 +77,8 @@ class ClientHandler:
         everyone = [p for p in self._state.processes if body.get("all") or _is_of_interest(p)]
         external = self._state.external
         advice = list(external.advice) if external is not None and not everyone else []
-        return {"processes": [process.to_dict() for process in everyone], "advice": advice}
+        problems = self._state.sessions.files.problems
+        return {"processes": [process.to_dict() for process in everyone], "advice": [*advice, *problems]}
 
     async def _select(self, body: Message) -> Message:
         return {"processes": [process.to_dict() for process in self._chosen(body)]}
@@ -249,6 +251,11 @@ class ClientHandler:
     async def _apply_everywhere(self) -> None:
         alive = [process for process in self._state.processes if process.is_alive]
         await asyncio.gather(*(self._state.sessions.apply_breaks(process) for process in alive))
+
+    async def _ending(self, body: Message) -> Message:
+        """The run was asked to end, by a signal that not all of its hosts may have got."""
+        held = self._state.holds.run_is_to_end(str(body.get("signal")))
+        return await self._each(held, lambda process: self._state.sessions.resume(process, "continue"))
 
     async def _shutdown(self, _body: Message) -> Message:
         self._state.stopping.set()

@@ -16,6 +16,7 @@ from rldbg.core import RldbgError, UnreachableError, UsageError
 from rldbg.live.broker.async_peer import Messages
 from rldbg.live.broker.breakpoints import BreakTable, LogPoints
 from rldbg.live.broker.debug_session import DebugSession, Stop
+from rldbg.live.broker.kept_files import KeptFiles
 from rldbg.live.broker.processes import Process
 
 _log = logging.getLogger(__name__)
@@ -30,8 +31,9 @@ class DebugSessions:
     """Opens, holds, steers and releases debug sessions."""
 
     def __init__(self, run: Path) -> None:
-        self.breaks = BreakTable()
-        self.log_points = LogPoints(run)
+        self.files = KeptFiles()
+        self.breaks = BreakTable(self.files)
+        self.log_points = LogPoints(run, self.files)
         self._tasks: set[asyncio.Future[Any]] = set()
 
     async def of(self, process: Process) -> DebugSession:
@@ -99,7 +101,8 @@ class DebugSessions:
             process.failure = str(error) or "the debuggee did not finish the handshake"
         finally:
             session.close()
-            await reading
+            # Whatever ended it, the process must not keep a session that is over.
+            await asyncio.wait({reading})
             if process.session is session:
                 process.session = before if before is not None and not before.ended.is_set() else None
             process.over.add(number)

@@ -11,6 +11,8 @@ from rldbg.live.broker.processes import Process, ProcessTable
 
 # Between the decision and the moment at which the process says that it waits.
 _ANNOUNCED_S = 30.0
+# What fails so soon after a run was asked to end fails because of that; a program may also have gone on.
+_ENDING_S = 60.0
 
 
 class ExceptionHolds:
@@ -22,16 +24,32 @@ class ExceptionHolds:
         self._held: set[Process] = set()
         self._since = 0.0
         self._spent_s = 0.0
+        self._ending = ("", 0.0)
 
     def decide(self, process: Process) -> Message:
-        """`hold_s` when the process is to wait, `held` when it is to let others wait, else `reason`."""
+        """`hold_s` when the process is to wait, `held` when it is to let others wait, else `reason`.
+
+        What was decided is also said with the crash: Ray may pass on nothing that a worker prints.
+        """
         crash = process.crash or {}
+        decision = self._decide(process, crash)
+        if left_s := decision.get("hold_s"):
+            crash["hold"] = f"held for up to {left_s:.0f} s; all exceptions of this run share {crash['wait_s']:g} s"
+        elif reason := decision.get("reason"):
+            crash["hold"] = f"not held: {reason}"
+        process.touch()
+        return decision
+
+    def _decide(self, process: Process, crash: Message) -> Message:
         budget_s = float(crash.get("wait_s") or 0.0)
         if not budget_s:
             return {}
         if self._is_handed_on(crash):
             crash["held"] = True
             return {"held": sorted(each.who for each in self._held)} if crash.get("where") == "process" else {}
+        signal, since = self._ending
+        if signal and time.monotonic() - since < _ENDING_S:
+            return {"reason": f"the run was asked to end ({signal})"}
         left_s = budget_s - self.spent_s
         if left_s < 1.0:
             return {"reason": f"the {budget_s:g} s for all exceptions of this run are used up"}
@@ -44,6 +62,11 @@ class ExceptionHolds:
             self._since = time.monotonic()
         self._held.add(process)
         return {"hold_s": left_s}
+
+    def run_is_to_end(self, signal: str) -> list[Process]:
+        """Whom nobody has to wait for any more: those held, except where somebody looks."""
+        self._ending = (signal, time.monotonic())
+        return [process for process in self._held if not process.attached]
 
     @property
     def spent_s(self) -> float:
@@ -67,9 +90,10 @@ class ExceptionHolds:
 
     def _is_handed_on(self, crash: Message) -> bool:
         """Whether Ray brought the error from a process in which it was held: that was its stop."""
-        pids = crash.get("origins") or []
-        raised_in = [each for each in self._processes if each.facts.get("pid") in pids]
-        return any(each.crash and each.crash.get("held") for each in raised_in)
+        origins = crash.get("origins") or []
+        held = [each for each in self._processes if each.crash and each.crash.get("held")]
+        # Processes of two nodes may have the same id.
+        return any([str(e.facts.get("pid")), e.crash.get("node_address")] in origins for e in held if e.crash)
 
 
 def _is_at_exception(process: Process) -> bool:

@@ -17,7 +17,6 @@ from rldbg.live.broker.async_peer import HANDSHAKE_S, AsyncPeer, Stream, greet
 from rldbg.live.broker.client_handler import ClientHandler
 from rldbg.live.broker.debug_session import Stop
 from rldbg.live.broker.editor_bridge import EditorBridge
-from rldbg.live.broker.exception_holds import ExceptionHolds
 from rldbg.live.broker.processes import Process
 from rldbg.live.broker.stacks import keep_stacks
 from rldbg.live.broker.state import BrokerState
@@ -40,7 +39,6 @@ class Broker:
         self.last_contact = time.monotonic()
         self._strangers: list[Stream] = []
         self._keeping_stacks: asyncio.Future[Any] | None = None
-        self._holds = ExceptionHolds(self.state.processes)
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its first byte to its last."""
@@ -53,7 +51,7 @@ class Broker:
             async with asyncio.timeout(HANDSHAKE_S):
                 kind, about = await greet(stream, self._token)
         except (WireError, TimeoutError, OSError) as error:
-            _log.info("a connection was refused: %s", error or "it said nothing")
+            _log.info("a connection was refused: %s", error or "no message")
             stream.close()
             return
         finally:
@@ -75,7 +73,10 @@ class Broker:
             if op == "crash":
                 return await self._crashed(process, body)
             if op == "await_holds":
-                return await self._holds.ended()
+                return await self.state.holds.ended()
+            if op == "await_breakpoints":
+                await asyncio.wait({setting})
+                return {"reason": process.failure if process.session is None else ""}
             raise UsageError(f"unknown request: {op!r}")
 
         async def on_event(event: str, body: Message) -> None:
@@ -84,7 +85,7 @@ class Broker:
         peer = AsyncPeer(stream, on_request=on_request, on_event=on_event)
         process.agent = peer
         stream.send({"type": "welcome", "about": {"who": process.who}})
-        self.state.sessions.spawn(self.state.sessions.apply_breaks(process))
+        setting = self.state.sessions.spawn(self.state.sessions.apply_breaks(process))
         await peer.run()
         process.agent = None
         process.declared = None
@@ -120,11 +121,12 @@ class Broker:
         process.touch()
         if self._keeping_stacks is None:
             # Finished even when the process that crashed does not wait for it.
-            self._keeping_stacks = self.state.sessions.spawn(keep_stacks(self.state.processes, self.state.run))
+            keeping = keep_stacks(self.state.processes, self.state.run, self.state.sessions.files)
+            self._keeping_stacks = self.state.sessions.spawn(keeping)
         await asyncio.wait({self._keeping_stacks}, timeout=_STACKS_S)
-        decision = self._holds.decide(process)
+        decision = self.state.holds.decide(process)
         if decision.get("hold_s"):
-            self.state.sessions.spawn(self._holds.follow(process))
+            self.state.sessions.spawn(self.state.holds.follow(process))
         return decision
 
     async def _stopping(self, process: Process, body: Message) -> Message:

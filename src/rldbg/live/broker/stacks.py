@@ -11,7 +11,7 @@ from typing import Any
 
 from rldbg.agent import Message, WireError
 from rldbg.agent.waits import add_native_waits, look, may_wait_for_gpu, may_wait_for_interpreter
-from rldbg.core import write_whole
+from rldbg.live.broker.kept_files import KeptFiles
 from rldbg.live.broker.processes import Process, ProcessTable
 
 _PATIENCE_S = 3.0
@@ -46,14 +46,13 @@ async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) ->
     return entry | {**found, "threads": threads, "unanswered": "", "source": "py-spy"}
 
 
-async def keep_stacks(processes: ProcessTable, run: Path) -> None:
+async def keep_stacks(processes: ProcessTable, run: Path, files: KeptFiles) -> None:
     """Where every process stands when the first one has crashed: RUN/stacks/at_first_crash.json."""
     file = run / "stacks" / "at_first_crash.json"
-    file.parent.mkdir(mode=0o700, exist_ok=True)
     alive = [process for process in processes if process.is_alive and not process.facts.get("idle")]
     stacks = await asyncio.gather(*(stack_of(process, processes, {"flight_record": True}) for process in alive))
     body = {"schema_version": 1, "time": time.time(), "stacks": stacks}
-    write_whole(file, json.dumps(body, default=str))
+    files.write(file, json.dumps(body, default=str), "the stacks at the first crash are not known")
 
 
 async def _ask_agent(process: Process, wanted: Message) -> Message:
@@ -127,7 +126,7 @@ def _parse(text: bytes | str) -> list[Message] | str:
         users = [thread for thread in threads if not thread["thread"].startswith("rldbg-")]
         return sorted(users, key=lambda thread: not thread["main"])
     except (ValueError, KeyError) as error:
-        return f"py-spy said something else than expected: {error}"
+        return f"unexpected output of py-spy: {error}"
 
 
 def _thread(thread: dict[str, Any]) -> Message:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rldbg.agent import WireError
 from rldbg.core import RldbgError
 from rldbg.live.broker.debug_sessions import DebugSessions
+from rldbg.live.broker.exception_holds import ExceptionHolds
 from rldbg.live.broker.processes import Process, ProcessTable
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class BrokerState:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.processes = ProcessTable()
+        self.holds = ExceptionHolds(self.processes)
         self.sessions = DebugSessions(run)
         self.external: ExternalWorkers | None = None
         self.stopping = asyncio.Event()
@@ -81,7 +83,7 @@ class BrokerState:
             try:
                 await self.refresh(timeout_s=0.5)
             except RldbgError as error:
-                _log.info("who is there could not be found out, and is asked again: %s", error)
+                _log.info("processes could not be listed, trying again: %s", error)
                 continue
             waiting = [p for p in self.processes if p.session is not None and self.sessions.breaks.is_looking(p)]
             await asyncio.gather(*(self.sessions.apply_breaks(process) for process in waiting))

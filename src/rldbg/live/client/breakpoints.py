@@ -9,11 +9,13 @@ from rldbg.core import UsageError
 
 
 def break_place(text: str) -> tuple[str, int]:
-    """FILE:LINE as the two."""
+    """FILE:LINE as the two. A file is meant from here, whatever the working directory of its process; a module is
+    named without a path."""
     file, _, line = text.strip().rpartition(":")
     if not file or not line.isdigit():
         raise UsageError(f"invalid place: {text[:80]!r} (expected FILE:LINE)", "for example train.py:88")
-    return file, int(line)
+    is_module = "/" not in file and not file.endswith(".py") and not Path(file).exists()
+    return file if is_module else str(Path(file).absolute()), int(line)
 
 
 def breakpoint_warning(made: dict[str, Any]) -> str:
@@ -25,6 +27,8 @@ def breakpoint_warning(made: dict[str, Any]) -> str:
     if lines is None and unset:
         what = "file" if "/" in made["file"] else "module"
         return f"no {what} {made['file']} here, nor in {', '.join(unset)} yet: the breakpoint is set once it is loaded"
+    if made["stops_at"]:
+        return f"line {made['line']} has no code: processes stop at line {made['stops_at'][0]}"
     if lines and made["line"] not in lines:
         nearest = min(lines, key=lambda line: abs(line - made["line"]))
         return f"line {made['line']} has no code; the nearest line with code is {nearest}"

@@ -4,14 +4,27 @@ import contextlib
 import getpass
 import json
 import os
+import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent import BrokerAddress, Connection, Peer, Refused, RequestFailed, WireError, dial
+from rldbg.agent import (
+    BrokerAddress,
+    Connection,
+    Peer,
+    Refused,
+    RequestFailed,
+    WireError,
+    ask_to_be_reached,
+    dial,
+)
 from rldbg.core import ExitCode, IncompleteDataError, PrerequisiteError, RldbgError, UnreachableError, UsageError
 from rldbg.live.broker_lock import is_held
 
+# A broker looks twice per second whether it is asked to listen elsewhere.
+_WIDENING_S = 5.0
 _ERRORS: dict[str, type[RldbgError]] = {
     kind.kind: kind for kind in (UsageError, PrerequisiteError, IncompleteDataError, UnreachableError)
 }
@@ -26,9 +39,7 @@ class BrokerError(RldbgError):
 
 def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
     """A proven connection to the broker of a run."""
-    address = BrokerAddress.read(run)
-    if address is None:
-        raise UnreachableError(f"the run {run} has no live broker: {_since_when(run)}", _what_is_left(run))
+    address = _address(run)
     try:
         return dial((address.host, address.port), kind=kind, token=address.token, about={"name": _name()} | about)
     except Refused as error:
@@ -45,6 +56,24 @@ def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
             f"the broker of {run} does not answer at {address.host}:{address.port}: {error}",
             f"start a new one: rldbg broker start --run {run}; agents reconnect by themselves",
         ) from error
+
+
+def _address(run: Path) -> BrokerAddress:
+    """Of the broker; one that listens on another host's loopback is asked to listen where this host reaches it."""
+    deadline = time.monotonic() + _WIDENING_S
+    while True:
+        address = BrokerAddress.read(run)
+        if address is None:
+            raise UnreachableError(f"the run {run} has no live broker: {_since_when(run)}", _what_is_left(run))
+        if not address.is_out_of_reach(socket.gethostname()):
+            return address
+        if time.monotonic() > deadline:
+            raise UnreachableError(
+                f"the broker of {run} listens on the loopback of {address.node} only",
+                f"run this on {address.node}, or start the job with `rldbg run --listen ADDRESS`",
+            )
+        ask_to_be_reached(run)
+        time.sleep(0.1)
 
 
 def _has_ended(run: Path) -> bool:

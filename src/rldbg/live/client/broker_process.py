@@ -38,7 +38,7 @@ def start_broker(
     deadline = time.monotonic() + _DYING_S
     while is_held(folder) and (there := BrokerAddress.read(folder)) is not None:
         # On another host than this one it cannot be reached, and is there all the same.
-        if _is_there(there) or time.monotonic() > deadline:
+        if there.is_out_of_reach(os.uname().nodename) or _is_there(there) or time.monotonic() > deadline:
             return there
         time.sleep(0.02)
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)

@@ -23,15 +23,15 @@ def explain_run(client: BrokerClient, who: str = "all", **wanted: bool) -> tuple
 
 
 def _ray_view_of(stacks: Sequence[Message]) -> dict[str, Any] | None:
-    """As the dashboard tells it that the driver knows. None where the run uses no Ray, or Ray does not answer: the
+    """As the cluster tells it that the driver has joined. None where the run uses no Ray, or Ray does not answer: the
     stacks are explained without it."""
-    url = next((url for stack in stacks if (url := (stack.get("ray") or {}).get("dashboard"))), "")
-    if not url:
+    address = next((found for stack in stacks if (found := (stack.get("ray") or {}).get("cluster"))), "")
+    if not address:
         return None
     # Not loaded where there is no Ray.
     from rldbg.live.unarmed.ray_cluster import look_at_ray
 
     try:
-        return look_at_ray(str(url), stacks=False)
+        return look_at_ray(str(address), stacks=False)
     except RldbgError:
         return None

@@ -17,8 +17,11 @@ from rldbg.live.diagnosis.wait_words import clause, sentence
 
 _SENTENCES = 20
 LOOKS_APART_S = 1.0
+_SLOW = "it is at work: this may be slow and no hang; look again later and compare the line"
 _FIXES = {
     "lock": "take the locks in the same order everywhere, or one lock for both",
+    "computing": _SLOW,
+    "busy": _SLOW,
     "ray_get": "do not call ray.get on an actor that can call back: await in async actors, or return the reference",
 }
 
@@ -41,8 +44,11 @@ def explain(
         from rldbg.live.diagnosis.ray_nodes import join_ray
 
         nodes = join_ray(nodes, known, ray)
-    graph = WaitGraph(join_ranks(nodes, known, judged=collectives is not None))
+    graph = WaitGraph(join_ranks(nodes, known, judged=collectives.ranks if collectives is not None else None))
     ways = [way for way in graph.ways() if collectives is None or way[-1].kind != "collective"]
+    if collectives is not None:
+        # What keeps these ranks from coming is told with the collective.
+        ways = [way for way in ways if way[0].rank not in collectives.ranks]
     found = [_diagnosis(each) for each in _told_once(ways)]
     if collectives is not None:
         told = _with_reasons(collectives, graph)
@@ -52,7 +58,7 @@ def explain(
 
 def wait_of(stacks: Sequence[Message], pid: int, host: str) -> str:
     """What the main thread of one process waits for, and whom; empty when it is not seen waiting."""
-    graph = WaitGraph(join_ranks(nodes_of(stacks), stacks, judged=False))
+    graph = WaitGraph(join_ranks(nodes_of(stacks), stacks))
     node = graph.nodes.get((host, pid, "main"))
     return sentence([node, *graph.onward(node)]) if node is not None and node.waits else ""
 
@@ -81,7 +87,11 @@ def _diagnosis(ways: Sequence[Sequence[Node]]) -> Diagnosis:
     blamed = (node for each in ways for node in (each if ring else each[-1:]))
     ranks = tuple(sorted({node.rank for node in blamed if node.rank is not None}))
     kind = "deadlock" if ring else "gone" if last.gone or last.wait.get("lost") else last.kind or "busy"
-    fix = next((_FIXES[node.kind] for node in way if ring and node.kind in _FIXES), "")
+    if last.wait.get("polls"):
+        # Whether what a loop looks for is overdue is not known, unless somebody waits for it.
+        kind = "polling" if len(way) > 1 else "unknown"
+    alike = not ring or len({node.kind for node in way}) == 1
+    fix = _FIXES.get(last.kind if ring else kind, "") if alike else ""
     where = "" if ranks else ", ".join(dict.fromkeys([*(node.label for node in way), *others]))
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     same = f"; so {'does' if len(others) == 1 else 'do'} {', '.join(others[:3])}{more}" if others else ""
@@ -92,9 +102,10 @@ def _with_reasons(found: Diagnosis, graph: WaitGraph) -> Diagnosis:
     """What keeps the ranks to blame from coming, where the wait graph knows it."""
     reasons, told = [], set()
     for node in graph.nodes.values():
-        if node.rank not in found.ranks or node.background or node.id in told:
+        idle = node.kind == "idle"
+        if node.rank not in found.ranks or (node.background and not idle) or node.id in told:
             continue
-        if node.kind in ("sleep", "computing") or node.wait.get("op") in UNNAMED:
+        if idle or node.kind in ("sleep", "computing") or node.wait.get("op") in UNNAMED:
             reasons.append(clause(node))
         elif node.waits and node.kind != "collective":
             path = [node, *graph.onward(node)]

@@ -29,7 +29,7 @@ class Diagnosis:
         }
 
     def to_finding(self) -> Finding:
-        harmless = self.kind in ("moving", "unknown")
+        harmless = self.kind in ("moving", "unknown", "computing", "busy")
         return Finding(
             id=f"hang.{self.kind}",
             severity=Severity.INFO if harmless else Severity.ERROR,

@@ -41,6 +41,11 @@ def _pool_loss(entry: Facts, stack: Facts, known: Mapping[Id, Node]) -> str:
 def _lost(entry: Facts, wait: Facts, stack: Facts) -> str:
     """Why nobody ends a wait that leads to nobody."""
     kind, ended = str(wait["kind"]), list(stack.get("ended") or [])
+    if wait.get("completed"):
+        return (
+            "that has happened, but in another thread, which does not wake this event loop: "
+            "loop.call_soon_threadsafe or asyncio.run_coroutine_threadsafe does"
+        )
     gone = _gone(ended, stack)
     if kind == "lock" or (kind == "semaphore" and _releases_itself(entry, wait)):
         holders = "no thread is seen holding it: it was acquired and never released"
@@ -81,6 +86,8 @@ def _lost(entry: Facts, wait: Facts, stack: Facts) -> str:
             return "the program that listens there has not accepted the connection"
         nobody = "no other process has the other end open" if itself else "the other end is not open"
         return nobody + (f": {gone}" if gone else "")
+    if kind == "message" and wait.get("ends") == []:
+        return "no process is connected to it" + (f": {gone}" if gone else "")
     return gone if kind in ("pipe", "socket", "stream", "message") else ""
 
 

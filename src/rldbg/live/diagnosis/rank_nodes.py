@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 from rldbg.agent import Message
+from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
-from rldbg.live.diagnosis.wait_nodes import process_id
 from rldbg.live.diagnosis.wait_words import exit_text
 
 _JOINING = "has not joined it"
@@ -15,8 +15,9 @@ UNNAMED = frozenset({*_ASYNCHRONOUS, "backward"})
 _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor"})
 
 
-def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: bool) -> list[Node]:
-    """Adds edges from ranks in collectives to those who are not in the same one; `judged` ones are known better."""
+def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: Sequence[int] | None = None) -> list[Node]:
+    """Adds edges from ranks in collectives to those who are not in the same one: where counters have `judged`, only to
+    those that they blame."""
     ranked = {int(stack["rank"]): stack for stack in stacks if stack.get("rank") is not None}
     waiting = {rank: node for rank, stack in ranked.items() if (node := _waiting(nodes, stack)) is not None}
     _join_devices(nodes, ranked, waiting)
@@ -34,7 +35,8 @@ def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: bool) ->
         others = [(waiting.get(other), front) for other, front in sorted(fronts.items()) if other != rank and front]
         unclear = [f"rank {other.rank}" for other, _ in others if other is not None and _may_be_same(node, other)]
         for other, front in others:
-            if not judged and front.rank is not None and _is_missing(node, other, front.rank):
+            blamed = judged is None or front.rank in judged
+            if blamed and front.rank is not None and _is_missing(node, other, front.rank):
                 node.edges.append(Edge(front.id, _relation(node)))
         if not node.edges and not node.wait.get("lost"):
             lost = f"whether {unclear[0]} is in the same one is not seen" if unclear else _TOGETHER
@@ -124,8 +126,10 @@ def _is_missing(node: Node, other: Node | None, rank: int) -> bool:
 def _answers(node: Node, other: Node) -> bool:
     """Whether the other is at its own end of a transfer."""
     ops = {str(each.wait.get("op")).removeprefix("i") for each in (node, other)}
-    return ops == {"send", "recv"} and other.wait.get("peer") in (None, node.rank)
+    tags = {each.wait.get("tag") or 0 for each in (node, other)}
+    return ops == {"send", "recv"} and other.wait.get("peer") in (None, node.rank) and len(tags) == 1
 
 
 def _call(node: Node) -> tuple[object, ...]:
-    return node.kind, node.wait.get("op"), node.wait.get("group")
+    # Who sends to all, or receives from all, is part of the call.
+    return node.kind, node.wait.get("op"), node.wait.get("group"), node.wait.get("peer")

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rldbg.agent import Message, snake_case
+from rldbg.live.diagnosis.entries import process_id
+from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, times_restarted
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
 from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
-from rldbg.live.diagnosis.wait_nodes import process_id
 
 _DONE = frozenset({"FINISHED", "FAILED"})
 _CREATION = "ACTOR_CREATION_TASK"
@@ -22,7 +23,7 @@ def name_workers(stacks: Sequence[Message], ray: Mapping[str, Any]) -> list[Mess
     """Stacks of workers under the names of their actors, tasks or drivers; helper processes under their worker's."""
     names: dict[tuple[Any, Any], str] = {}
     for actor in ray["actors"]:
-        if actor["state"] == "ALIVE":
+        if actor["state"] in ("ALIVE", "RESTARTING"):
             names[actor["node_id"], actor["pid"]] = actor["name"] or snake_case(
                 str(actor["class_name"]).rpartition(".")[2]
             )
@@ -99,15 +100,13 @@ class _Joining:
         pending = [group for group in self._ray["placement_groups"] if group["state"] in ("PENDING", "RESCHEDULING")]
         told = [each for each in node.wait.get("groups") or [] if each]
         groups = [group for group in pending if any(group["placement_group_id"] in each for each in told)] or pending
-        unlisted = "tasks" in (self._ray.get("unlisted") or [])
-        if groups and (told or "ready" in (node.wait.get("methods") or []) or not unlisted):
-            lack = f"{group_label(groups[0])} is {groups[0]['state'].lower()}{self._resources.lack_of_group(groups[0])}"
-            node.wait = {**node.wait, "text": "a placement group to be ready", "lost": lack}
-            self._explained.add(groups[0]["placement_group_id"])
+        if groups:
+            lacks = [f"{group_label(g)} is {g['state'].lower()}{self._resources.lack_of_group(g)}" for g in groups]
+            ready = "a placement group to be ready" if len(groups) == 1 else "placement groups to be ready"
+            node.wait = {**node.wait, "text": ready, "lost": "; ".join(lacks[:3])}
+            self._explained |= {group["placement_group_id"] for group in groups}
             return
         lost = "none of the tasks that it started is unfinished: the object was made elsewhere, or is lost"
-        if unlisted:
-            lost = "which task makes it is not known without Ray's dashboard"
         node.wait = {**node.wait, "lost": lost}
 
     def _awaited(self, node: Node) -> Iterator[Facts]:
@@ -160,7 +159,9 @@ class _Joining:
         method, pid = str(task["name"]).rpartition(".")[2], task["worker_pid"]
         taking = "get" in method
         what = "an item of a Ray queue" if taking else "room in a Ray queue"
-        dead = [self._epitaph(actor) for actor in self._ray["actors"] if actor["state"] == "DEAD" and _died(actor)]
+        dead = [
+            self._epitaph(actor) for actor in self._ray["actors"] if actor["state"] == "DEAD" and died_unasked(actor)
+        ]
         nobody = f"no running task {'puts one in' if taking else 'takes one out'}"
         others = [
             self._title(other)
@@ -179,7 +180,7 @@ class _Joining:
         actor = self._actors.get(task["actor_id"])
         method = str(task["name"]).rpartition(".")[2]
         if actor is not None and (creating := self._creating(actor)) is not None:
-            again = f", which Ray has started again {_times(actor)}" if actor.get("num_restarts") else ""
+            again = f", which Ray has started again {times_restarted(actor)}" if times_restarted(actor) else ""
             return [Edge(creating.id, f"should run {method} and is still in its constructor{again}")]
         if actor is not None and actor["state"] != "ALIVE":
             return [Edge(self._actor_node(actor).id, f"should run {method}")]
@@ -188,6 +189,9 @@ class _Joining:
             node_id = actor["node_id"] if actor is not None else task["node_id"]
             runs = task["state"].startswith("RUNNING")
             target = self._worker(self._place(node_id, pid), method if runs else "")
+            if target is not None and target.kind == "idle" and (begun := self._running(target)):
+                paused = "of which no code runs now: a generator waits there until somebody takes its items"
+                target.activity = f"is still in {begun[0]['name']}, {paused}"
             return [Edge(target.id, f"runs {method}" if runs else f"should run {method}")] if target else []
         return [Edge(self._task_node(task).id, "is that task")]
 
@@ -196,7 +200,8 @@ class _Joining:
         own = self._by_process.get(process, [])
         running = [node for node in own if method and method in node.functions]
         order = (lambda n: "task" in n.id, lambda n: n.waits, lambda n: True)
-        for choice in (running, [node for node in own if node.waits and not node.background], own[1:2] or own):
+        loops = [node for node in own if node.kind == "event_loop"]
+        for choice in (running, [node for node in own if node.waits and not node.background], loops or own[:1]):
             for test in order:
                 if found := next(filter(test, choice), None):
                     return found
@@ -210,21 +215,20 @@ class _Joining:
             if task["type"] == _CREATION and task["actor_id"] == actor["actor_id"] and "RUNNING" in task["state"]:
                 found = self._worker(self._place(task["node_id"], task["worker_pid"]), "__init__")
                 return None if found is None or found.gone else found
-        return None
+        # Of a constructor that runs again Ray tells the process, but no task.
+        found = self._worker(self._place(actor["node_id"], actor["pid"]), "__init__")
+        return found if found is not None and "__init__" in found.functions and not found.gone else None
 
     def _actor_node(self, actor: Facts) -> Node:
         label = f"actor {actor['name'] or str(actor['class_name'])}"
         state = actor["state"]
         if state == "DEAD":
-            activity = f"has died: {_cause(actor)}"
+            activity = f"has died: {death_cause(actor)}"
         elif state == "DEPENDENCIES_UNREADY":
             activity = "cannot start: an argument of its constructor is not ready"
         elif state == "RESTARTING":
-            again = (
-                f" (started again {_times(actor)} so far): its process keeps ending, and the log of its worker says why"
-                if _times(actor)
-                else ""
-            )
+            ends = "its process keeps ending, and the log of its worker says why"
+            again = f" (started again {times} so far): {ends}" if (times := times_restarted(actor)) else ""
             activity = f"is restarting{again}{self._resources.lack(actor['required_resources'])}"
         else:
             lack = self._resources.lack(actor["required_resources"], actor["placement_group_id"])
@@ -270,7 +274,7 @@ class _Joining:
         return node
 
     def _epitaph(self, actor: Facts) -> str:
-        return f"actor {actor['name'] or actor['class_name']} has died: {_cause(actor)}"
+        return f"actor {actor['name'] or actor['class_name']} has died: {death_cause(actor)}"
 
     def _unwaited(self) -> Iterator[Node]:
         """Actors and placement groups that cannot start and that nobody is seen waiting for yet."""
@@ -289,23 +293,3 @@ class _Joining:
                 label = group_label(group)
                 lack = f"it is pending{self._resources.lack_of_group(group)}"
                 yield Node(("ray_group", label), label, wait={"kind": "ray_task", "text": "resources", "lost": lack})
-
-
-def _times(actor: Facts) -> str:
-    count = int(actor.get("num_restarts") or 0)
-    return "" if not count else "once" if count == 1 else f"{count} times"
-
-
-def _died(actor: Facts) -> bool:
-    """Not those whose last handle was dropped, nor those that were told to end."""
-    return "out of scope" not in _cause(actor) and "ray.kill" not in _cause(actor)
-
-
-def _cause(actor: Facts) -> str:
-    causes = actor.get("death_cause")
-    if not isinstance(causes, dict):
-        return "no reason is recorded"
-    for value in causes.values():
-        if isinstance(value, dict) and value.get("error_message"):
-            return str(value["error_message"]).strip().partition("\n")[0].partition(" Some common causes")[0][:200]
-    return "no reason is recorded"

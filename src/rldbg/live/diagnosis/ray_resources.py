@@ -33,7 +33,21 @@ class RayResources:
             f"{_amount(name, max((node['total'].get(name, 0) for node in alive), default=0))} {name}"
             for name in plain
         )
-        return f": it asks for {asked}; the node with the most has {free} free"
+        return f": it asks for {asked}; the node with the most has {free} free{self._users(plain)}"
+
+    def _users(self, wanted: Mapping[str, float]) -> str:
+        """Who has what no node has enough of: actors as long as they live, tasks while they run and do not wait."""
+        alive = [node["free"] for node in self._ray["nodes"] if node["alive"]]
+        scarce = [name for name, amount in wanted.items() if all(free.get(name, 0) < amount for free in alive)]
+        actors = [actor for actor in self._ray["actors"] if actor["state"] == "ALIVE"]
+        tasks = [task for task in self._ray["tasks"] if task["state"] == "RUNNING" and task["type"] == "NORMAL_TASK"]
+        using = Counter(
+            str(each["name"] or each.get("class_name"))
+            for each in (*actors, *tasks)
+            if any((each["required_resources"] or {}).get(name) for name in scarce)
+        )
+        words = [f"{name} ({count} times)" if count > 1 else name for name, count in using.most_common(3)]
+        return f"; in use by {', '.join(words)}{' and others' if len(using) > 3 else ''}" if using else ""
 
     def lack_of_group(self, group: Facts) -> str:
         """Of a placement group whose every bundle would fit alone, all of them."""

@@ -9,8 +9,8 @@ from rldbg.agent import Message
 from rldbg.live.diagnosis.flight_recorder import read_record, waits_of
 from rldbg.live.diagnosis.hang import Diagnosis, diagnose
 from rldbg.live.diagnosis.wait_graph import RESTING
-from rldbg.live.diagnosis.wait_words import thing
-from rldbg.live.diagnosis.waits import Pending, RankView, Waits
+from rldbg.live.diagnosis.wait_words import root_words, thing
+from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen", sysconfig.get_paths()["stdlib"])
 
@@ -90,11 +90,14 @@ def _waiting(stack: Message, thread: Message) -> str:
 def _pending(stack: Message, call: Message) -> Pending:
     known: list[Message] = stack.get("groups") or []
     group: Message = next((each for each in known if each["name"] == call.get("group")), {})
+    op, shape, root = str(call["op"]), str(call.get("shape") or ""), call.get("root")
+    if root is not None:
+        shape = f"{shape if op in EQUAL_SHAPES else ''} {root_words(op, root)}".strip()
     return Pending(
         group=str(call.get("group") or ""),
         sequence=int(group.get("sequence") or 0),
-        op=str(call["op"]),
-        shape=str(call.get("shape") or ""),
+        op=op,
+        shape=shape,
         peer=call.get("peer"),
     )
 

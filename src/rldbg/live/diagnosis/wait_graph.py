@@ -12,14 +12,17 @@ Facts = Mapping[str, Any]
 Id = tuple[Any, ...]
 _DEPTH = 12
 # Nobody is expected to end these; they matter only where somebody waits for the one who is in them.
-RESTING = frozenset({"sleep", "computing", "unknown", "event_loop", "signal", "debugger", "holds_gil"})
+RESTING = frozenset(
+    {"sleep", "computing", "unknown", "event_loop", "signal", "debugger", "holds_gil", "idle", "serving"}
+)
 
 
 @dataclass
 class Node:
     """Something that can wait: `label` names it, `place` is its line, `wait` what it waits for, if anything.
 
-    `activity` is what it does where it does not wait. `background` threads run no code of the user."""
+    `activity` is what it does where it does not wait. `background` threads run no code of the user; a library started
+    the task that `serves`."""
 
     id: Id
     label: str
@@ -31,6 +34,7 @@ class Node:
     gone: bool = False
     functions: frozenset[str] = frozenset()
     connections: frozenset[int] = frozenset()
+    serves: bool = False
     edges: "list[Edge]" = field(default_factory=list)
 
     @property
@@ -100,7 +104,12 @@ class WaitGraph:
             by_end.setdefault(_cause(path[-1]), []).append(_without_overview(tuple(path)))
         longest = [max(paths, key=lambda path: (len(path), path[0].rank is not None)) for paths in by_end.values()]
         longest.sort(key=lambda path: _weight(path, by_end[_cause(path[-1])]))
-        return [*((*ring, ring[0]) for ring in rings), *longest]
+        found = [*((*ring, ring[0]) for ring in rings), *longest]
+        # A server that nobody connects to is idle: that explains something only where nothing else does.
+        found = [path for path in found if len(path) > 1 or not _accepts(path[0])] or found
+        told = {node.id for path in found for node in path}
+        polling = [node for node in self.nodes.values() if node.wait.get("polls") and node.id[2:] == ("main",)]
+        return [*found, *((node,) for node in polling if found and node.id not in told)]
 
 
 def _cause(last: Node) -> Id:
@@ -109,6 +118,11 @@ def _cause(last: Node) -> Id:
     if lost and last.kind == "rendezvous":
         return last.kind, lost
     return (*last.id[:2], last.kind, key, lost) if lost and key else last.id
+
+
+def _accepts(node: Node) -> bool:
+    file = node.wait.get("file") or {}
+    return node.kind == "socket" and bool(file.get("local")) and not file.get("peer")
 
 
 def _without_overview(path: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -3,23 +3,37 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rldbg.live.diagnosis.entries import (
+    all_entries,
+    busy_loops,
+    children_of,
+    entry_id,
+    front_of,
+    process_id,
+    thread_id,
+    thread_key,
+)
+from rldbg.live.diagnosis.lock_holders import lock_edges
 from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, why_lost
+from rldbg.live.diagnosis.servers import own_server, servers_of
 from rldbg.live.diagnosis.wait_graph import Edge, Facts, Id, Node
 from rldbg.live.diagnosis.wait_words import exit_text, place_text
 
 _ACTIVITIES = {
     "sleep": "sleeps (time.sleep)",
     "computing": "is computing",
-    "event_loop": "runs an event loop in which no task can continue",
+    "event_loop": "runs an event loop whose tasks all wait",
     "signal": "waits for a signal",
     "holds_gil": "is in C code that does not release the interpreter lock (GIL)",
     "unknown": "is",
+    "serving": "is a server that waits for requests",
+    "idle": "is idle (Ray runs no task in it)",
     "debugger": "is paused by a debugger (at a breakpoint or an exception)",
 }
 
 
 _OWNED = {"thread": "is that thread", "import": "imports it", "gil": "holds it"}
-_RELATIONS = {"file_lock": "holds it", "child": "is that process"} | dict.fromkeys(
+_RELATIONS = {"file_lock": "holds it", "child": "is that process", "message": "is connected to it"} | dict.fromkeys(
     ("pipe", "socket", "stream", "poll", "stdin"), "is at the other end"
 )
 
@@ -53,10 +67,6 @@ def nodes_of(stacks: Sequence[Facts]) -> list[Node]:
 def _goes_on(stack: Facts) -> bool:
     threads = [thread for thread in stack.get("threads") or [] if not thread.get("background", True)]
     return any(thread.get("moved") or thread["wait"]["kind"] == "computing" for thread in threads)
-
-
-def process_id(stack: Facts) -> Id:
-    return stack.get("host"), stack.get("pid")
 
 
 def _process_nodes(stack: Facts, who: str, alone: bool) -> Iterator[Node]:
@@ -123,20 +133,27 @@ def _node(identity: Id, label: str, entry: Facts, stack: Facts) -> Node:
     speaks = entry.get("main") if stack.get("raised") else stack.get("thread") in (None, entry.get("thread"))
     fate = _fate(stack) if speaks else {}
     activity = _ACTIVITIES.get(str(wait.get("kind")), "")
+    if wait.get("kind") == "sleep" and "task" in entry:
+        activity = "sleeps (asyncio.sleep)"
     if wait.get("polls"):
         ended = ended_children(stack)
         looks = "looks again and again" if wait["kind"] == "computing" else "sleeps and looks again"
         activity = f"{looks} (a loop {wait['polls']}{'; ' if ended else ''}{', '.join(ended)})"
     if entry.get("moved"):
         wait, activity = {}, "is running"
-    place = place_text(entry.get("place"))
+    if wait.get("kind") == "idle" and any(not each.get("background", True) for each in all_entries(stack)):
+        activity = "runs its methods in other threads or tasks"
+    place = place_text(entry.get("place")) if wait.get("kind") != "idle" else ""
     background = bool(entry.get("background")) and not (entry.get("main") and (fate or wait.get("kind") == "exit"))
-    if activity == "is" and not place:
+    if activity == "is" and (entry.get("kernel") or {}).get("state") == "sleeping":
+        activity = "waits in a call that is not recognised"
+    elif activity == "is" and not place:
         activity = "does something that is not recognised"
     gone = wait.get("kind") == "debugger" or bool(wait.get("polls") and ended_children(stack))
     facts: dict[str, Any] = {"activity": activity, "gone": gone} | fate
     facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
     facts["connections"] = frozenset(entry.get("connections") or ())
+    facts["serves"] = bool(entry.get("serves"))
     return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)
 
 
@@ -152,22 +169,26 @@ def _entries(stack: Facts, known: Mapping[Id, Node]) -> Iterator[tuple[Facts, No
 
 def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stacks: Sequence[Facts]) -> list[Edge]:
     base, kind = process_id(stack), wait["kind"]
-    holders = _lock_edges(wait, stack, node, stacks)
+    if wait.get("completed"):
+        # Whoever runs its event loop and does something else keeps it from going on.
+        return [Edge(each, "runs its event loop") for each in busy_loops(stack)]
+    holders = lock_edges(wait, stack, node, stacks)
     if holders or kind == "lock":
         return holders
     if kind in DUTIES:
         found = [edge for user in wait.get("users") or [] if (edge := _user_edge(user, stack, wait)) is not None]
+        found += _sharing(wait, stack, stacks)
         others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")]
-        found += [Edge((base[0], pid, _front(pid, base[0], known)), DUTIES[kind][0]) for pid in others]
-        if not found and wait.get("between") == "processes" and wait.get("ends") is None:
+        found += [Edge((base[0], pid, front_of(pid, base[0], known)), DUTIES[kind][0]) for pid in others]
+        if not found and wait.get("between") == "processes" and wait.get("ends") is None and kind != "semaphore":
             others = [edge.target for edge in _pool_edges(stack, known, threads=False)]
-            above = [process_id(each) for each in stacks if stack.get("pid") in _children(each)]
-            others += [(*each, _front(each[1], each[0], known)) for each in above]
+            above = [process_id(each) for each in stacks if stack.get("pid") in children_of(each)]
+            others += [(*each, front_of(each[1], each[0], known)) for each in above]
             return [Edge(other, f"may {DUTIES[kind][1]}") for other in others if other in known]
         return found or (_completers(stack, node, known) if kind == "future" else [])
     if kind in _OWNED:
         ident = wait.get("ident") or wait.get("owner")
-        return [Edge(_thread_id(stack, ident), _OWNED[kind])] if ident else []
+        return [Edge(thread_id(stack, ident), _OWNED[kind])] if ident else []
     if kind == "exit":
         others = [each for each in stack["threads"] if not each["main"] and not each.get("daemon", True)]
         return [Edge((*base, each["ident"]), "has not ended") for each in others]
@@ -175,7 +196,7 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
         awaited = [(*base, "task", key) for key in wait.get("keys") or []]
         found = [Edge(identity, "is awaited") for identity in awaited if identity in known]
         # A task that nothing keeps from running is on the stack of the thread that runs its loop.
-        return found or [Edge((*base, _key(t)), "runs it") for t in stack["threads"] if t.get("loops") and _is_busy(t)]
+        return found or [Edge(each, "runs it") for each in busy_loops(stack)]
     if kind == "some_tasks":
         tasks = [(*base, "task", task["key"]) for task in stack.get("tasks") or [] if not task["background"]]
         return [Edge(identity, "may be one of them") for identity in tasks if identity != node.id]
@@ -183,22 +204,24 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
         asking = [each for each in known.values() if each.id[:2] == base and each.kind in ("socket", "stream")]
         return [Edge(each.id, "has one of them") for each in asking if not each.background]
     if kind == "store":
-        entries = ((each, entry) for each in stacks for entry in _all_entries(each))
+        entries = ((each, entry) for each in stacks for entry in all_entries(each))
         setters = [
             (each, entry) for each, entry in entries if set(entry.get("sets") or ()) & set(wait.get("keys") or ())
         ]
-        return [Edge(i, "should set it") for each, entry in setters if (i := _entry_id(entry, each)) != node.id]
+        return [Edge(i, "should set it") for each, entry in setters if (i := entry_id(entry, each)) != node.id]
     if kind == "child":
         pids = [wait["pid"]] if wait.get("pid") else [child["pid"] for child in stack.get("children") or []]
     elif kind == "data_loader":
         pids = [worker["pid"] for worker in wait.get("workers") or [] if worker["pid"] and not worker["ended"]]
         pids = [] if any(worker["ended"] for worker in wait.get("workers") or []) else pids
+        # Batches come in order: the worker that has the next one is meant.
+        pids = [pid for pid in pids if pid == wait.get("next")] or pids
     else:
         pids = [*(wait.get("holders") or []), *(wait.get("ends") or [])]
     relation = _RELATIONS.get(str(kind), "should do it")
     if not wait.get("accepted", True):
         relation = "listens there and has not accepted the connection"
-    ids = [(base[0], pid, _server(pid, base[0], known, wait)) for pid in pids if pid != stack.get("pid")]
+    ids = [each for pid in pids if pid != stack.get("pid") for each in servers_of(pid, base[0], known, wait)]
     waiting = (each for each in known.values() if each.kind == "child" and "task" in each.id)
     joins = [each.id for each in waiting if each.wait.get("pid") == stack.get("pid")]
     # Of a program that runs an event loop, the task that waits for this process is meant, not its idle thread.
@@ -206,10 +229,24 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
     ids = [i for i in ids if i not in idle] + [each for each in joins if any(each[:2] == i[:2] for i in idle)]
     found = [Edge(identity, relation) for identity in ids if identity in known]
     if not found and kind in ("socket", "stream") and stack.get("pid") in (wait.get("ends") or ()):
-        return _own_server(wait, stack, node, known)
+        return own_server(wait, stack, node, known)
     if not found and kind == "socket" and not (wait.get("file") or {}).get("peer"):
         return [Edge(edge.target, "may be at the other end") for edge in _pool_edges(stack, known, threads=False)]
     return found
+
+
+def _sharing(wait: Facts, stack: Facts, stacks: Sequence[Facts]) -> list[Edge]:
+    """Those of other processes of the host whose code at hand does with a shared object what ends the wait."""
+    others = [each for each in stacks if each.get("host") == stack.get("host") and each is not stack]
+    entries = [(entry, each) for each in others for entry in all_entries(each)] if wait.get("shared") else []
+    acting = [pair for pair in entries if set(pair[0].get("shares", {}).get(wait["shared"], ())) & {*wait["ended_by"]}]
+    same = (wait["kind"], wait.get("shared"))
+    return [
+        Edge(entry_id(entry, each), DUTIES[wait["kind"]][0])
+        for entry, each in acting
+        # Who waits for the same comes to its own part of it only afterwards.
+        if (entry["wait"].get("kind"), entry["wait"].get("shared")) != same
+    ]
 
 
 def _completers(stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
@@ -218,7 +255,8 @@ def _completers(stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge
     tasks = [(*process_id(stack), "task", task["key"]) for task in stack.get("tasks") or [] if not task["background"]]
     awaited = {edge.target for task in tasks for edge in known[task].edges}
     roots = [Edge(task, "may be what completes it") for task in tasks if task not in awaited and "task" not in node.id]
-    return pooled or roots or _pool_edges(stack, known, threads=False)
+    loops = [Edge(each, "runs the event loop that should complete it") for each in busy_loops(stack) if each != node.id]
+    return pooled or roots or loops or _pool_edges(stack, known, threads=False)
 
 
 def _pool_edges(stack: Facts, known: Mapping[Id, Node], *, threads: bool = True, children: bool = True) -> list[Edge]:
@@ -226,106 +264,19 @@ def _pool_edges(stack: Facts, known: Mapping[Id, Node], *, threads: bool = True,
     base = process_id(stack)
     pooled = [t for t in stack.get("threads") or [] if t.get("pooled") and not t.get("background")]
     if pooled and threads:
-        return [Edge((*base, _key(thread)), "works for the pool that should complete it") for thread in pooled]
+        return [Edge((*base, thread_key(thread)), "works for the pool that should complete it") for thread in pooled]
     below = stack.get("children") or [] if children else []
-    fronts = [(base[0], child["pid"], _front(child["pid"], base[0], known)) for child in below]
+    fronts = [(base[0], child["pid"], front_of(child["pid"], base[0], known)) for child in below]
     busy = [child for child in fronts if child in known and not known[child].background]
     return [Edge(child, "works for the process that should complete it") for child in busy]
-
-
-def _children(stack: Facts) -> set[int]:
-    return {child["pid"] for child in stack.get("children") or []}
-
-
-def _own_server(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
-    """Who answers a connection of a process to itself: who has its other end, or runs the event loop."""
-    base, ends = process_id(stack), {descriptor for _, descriptor in wait.get("sockets") or ()}
-    own = [each for each in known.values() if each.id[:2] == base and each is not node]
-    serving = [each for each in own if each.connections & ends or each.wait.get("descriptor") in ends]
-    loops = [(*base, _key(t)) for t in stack.get("threads") or [] if t.get("loops") and _is_busy(t)]
-    answering = [Edge(each.id, "is at the other end") for each in serving]
-    return answering or [Edge(each, "runs the event loop that should answer") for each in loops if each != node.id]
-
-
-def _key(thread: Facts) -> Any:
-    return "main" if thread["main"] else thread["ident"]
-
-
-def _is_busy(thread: Facts) -> bool:
-    return bool(thread["wait"]["kind"] != "event_loop")
-
-
-def _front(pid: int, host: Any, known: Mapping[Id, Node]) -> Any:
-    """The node that stands for a process: its main thread, or the process where nothing is known of its threads."""
-    return "main" if (host, pid, "main") in known else "process"
-
-
-def _server(pid: int, host: Any, known: Mapping[Id, Node], wait: Facts) -> Any:
-    """The thread of a process that has the other end of a connection at hand; where none is seen with it and the main
-    thread only accepts connections, any that serves one; else the one that stands for the process."""
-    main, front = known.get((host, pid, "main")), _front(pid, host, known)
-    if wait["kind"] not in ("socket", "stream") or main is None:
-        return front
-    ends = {descriptor for owner, descriptor in wait.get("sockets") or () if owner == pid}
-    others = [node for node in known.values() if node.id[:2] == (host, pid) and len(node.id) == 3 and node is not main]
-    serving = [node for node in (*others, main) if node.connections & ends]
-    if not serving and main.kind == "socket" and not (main.wait.get("file") or {}).get("peer"):
-        serving = [node for node in others if not node.background]
-    return serving[0].id[2] if serving else front
-
-
-def _thread_id(stack: Facts, ident: Any) -> Id:
-    main = any(each["main"] and each["ident"] == ident for each in stack.get("threads") or [])
-    return (*process_id(stack), "main" if main else ident)
-
-
-def _all_entries(stack: Facts) -> list[Facts]:
-    return [*(stack.get("threads") or []), *(stack.get("tasks") or [])]
-
-
-def _lock_edges(wait: Facts, stack: Facts, node: Node, stacks: Sequence[Facts]) -> list[Edge]:
-    for choice in wait.get("choices") or []:
-        everywhere = stacks if choice["key"].startswith("shared:") else [stack]
-        found = [Edge(_thread_id(stack, choice["owner"]), "holds it")] if choice.get("owner") else []
-        for holder, entry in ((each, entry) for each in everywhere for entry in _all_entries(each)):
-            for held in entry.get("holds") or []:
-                if choice["key"] and held["key"] == choice["key"]:
-                    identity = _entry_id(entry, holder)
-                    where = place_text(held)
-                    taken = f"holds it (as `{held['name']}`, in {where})"
-                    found = [Edge(identity, taken)] if choice.get("owner") else [*found, Edge(identity, taken)]
-        if found:
-            node.wait = {**node.wait, "name": choice["name"], "key": choice["key"]}
-            return found
-        if lost := _holder_at_fork(choice, stack, stacks):
-            node.wait = {**node.wait, "name": choice["name"], "lost": lost}
-    return []
-
-
-def _holder_at_fork(choice: Facts, stack: Facts, stacks: Sequence[Facts]) -> str:
-    """A lock that a thread of the parent held while this process was forked: it has the same address there."""
-    for parent in stacks:
-        if stack.get("pid") not in _children(parent):
-            continue
-        for entry in _all_entries(parent):
-            if any(choice["key"] and held["key"] == choice["key"] for held in entry.get("holds") or []):
-                who = "the main thread" if entry.get("main") else f"thread {entry.get('thread') or entry.get('task')}"
-                return f"{who} of {parent['who']} held it when this process was forked: its copy is never released here"
-    return ""
-
-
-def _entry_id(entry: Facts, stack: Facts) -> Id:
-    if "task" in entry:
-        return (*process_id(stack), "task", entry["key"])
-    return (*process_id(stack), "main" if entry["main"] else entry["ident"])
 
 
 def _user_edge(user: Facts, stack: Facts, wait: Facts) -> Edge | None:
     if not user["acts"]:
         return None
-    for entry in _all_entries(stack):
+    for entry in all_entries(stack):
         # Who waits for the same comes to its own part of it only afterwards.
         same = (entry["wait"].get("kind"), entry["wait"].get("key")) == (wait["kind"], wait.get("key"))
         if user["who"] in (entry.get("thread"), entry.get("key")) and not same:
-            return Edge(_entry_id(entry, stack), DUTIES[wait["kind"]][0])
+            return Edge(entry_id(entry, stack), DUTIES[wait["kind"]][0])
     return None

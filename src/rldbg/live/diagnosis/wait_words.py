@@ -82,11 +82,17 @@ def _data_loader(wait: Any, _name: str) -> str:
 def _collective(wait: Any, _name: str) -> str:
     peer = wait.get("peer")
     if peer is not None and wait.get("op") in ("send", "recv", "isend", "irecv"):
-        return f"{wait.get('op')} with rank {peer}"
+        return f"{wait.get('op')} with rank {peer}" + (f" (tag {wait['tag']})" if wait.get("tag") else "")
     if own := _OWN_WORDS.get(str(wait.get("op"))):
         return own + (f" (`{wait['name']}`)" if wait.get("name") else "")
     group = wait.get("group")
-    return f"{wait.get('op')}" + (f" of group {group}" if group not in (None, "", "default", "0") else "")
+    root = f" {root_words(str(wait.get('op')), peer)}" if peer is not None else ""
+    return f"{wait.get('op')}{root}" + (f" of group {group}" if group not in (None, "", "default", "0") else "")
+
+
+def root_words(op: str, root: int) -> str:
+    """Who sends to all or receives from all in a collective."""
+    return f"from rank {root}" if op.startswith(("broadcast", "scatter")) else f"to rank {root}"
 
 
 _OWN_WORDS = {
@@ -172,6 +178,11 @@ def clause(node: Node) -> str:
     return f"{node.label} {node.activity or 'is running'}{where if node.place and ' at ' not in node.activity else ''}"
 
 
+def _is_guess(step: tuple[Node, Node]) -> bool:
+    before, node = step
+    return any(edge.relation.startswith("may ") for edge in before.edges if edge.target == node.id)
+
+
 def sentence(path: Sequence[Node]) -> str:
     """One path of the wait graph; a ring ends with the node that it began with."""
     parts = [clause(path[0])]
@@ -182,7 +193,8 @@ def sentence(path: Sequence[Node]) -> str:
                 "it holds that itself (deadlock)" if "holds" in relation else f"it {relation} itself (deadlock)"
             )
         elif node is path[0]:
-            parts.append(f"{node.label} {relation}, so they wait for each other (deadlock)")
+            guess = "may " if any(map(_is_guess, pairwise(path))) else ""
+            parts.append(f"{node.label} {relation}, so they {guess}wait for each other (deadlock)")
         elif node.waits:
             where = f" at {node.place}" if node.place else ""
             parts.append(f"{node.label} {relation}, and waits{where} for {thing(node.wait)}")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-_EQUAL_SHAPES = frozenset({"all_reduce", "broadcast", "reduce"})
+EQUAL_SHAPES = frozenset({"all_reduce", "broadcast", "reduce"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,4 +184,5 @@ class Waits:
 def _disagree(calls: Mapping[str, Iterable[int]]) -> bool:
     # Sizes may differ by design in all_to_all and gathers; an all_reduce or broadcast must agree.
     names = {what.split(" ")[0] for what in calls}
-    return len(calls) > 1 and (len(names) > 1 or names <= _EQUAL_SHAPES)
+    rooted = any(" rank " in what for what in calls)
+    return len(calls) > 1 and (len(names) > 1 or names <= EQUAL_SHAPES or rooted)

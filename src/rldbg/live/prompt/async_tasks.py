@@ -48,7 +48,13 @@ def current_task(debuggee: Debuggee, frame_id: int | str) -> str:
 
 
 def list_tasks(debuggee: Debuggee, frame_id: int | str) -> list[Message]:
+    """Each with the place where it waits in the user's code, if it does: a library's own says nothing."""
     found: list[Message] = call(debuggee, f"{_MODULE}.listing()", frame_id, "the tasks")["tasks"]
+    for task in found:
+        frames = task.pop("frames")
+        theirs = [frame for frame in frames if is_users(frame["file"])]
+        task["is_users"] = bool(theirs)
+        task |= next(iter(theirs or frames), {})
     return found
 
 
@@ -69,7 +75,7 @@ def waiting_task(debuggee: Debuggee, files: list[str], frame_id: int | str) -> W
     if any(map(is_users, files[:loop])):
         return None
     tasks = list_tasks(debuggee, frame_id)
-    theirs = [number for number, task in enumerate(tasks) if any(map(is_users, task["files"]))]
+    theirs = [number for number, task in enumerate(tasks) if task["is_users"]]
     if not theirs or any(task["current"] for task in tasks):
         return None
     others = f"; `tasks` lists all {len(theirs)}" if len(theirs) > 1 else ""
@@ -80,8 +86,8 @@ def waiting_task(debuggee: Debuggee, files: list[str], frame_id: int | str) -> W
 
 def tasks_text(tasks: list[Message]) -> str:
     rows = (
-        f"{'>' if task['current'] else ' '} {number:>3} {task['name']:<16} {task['coroutine']}"
-        + (f" at {task['file']}:{task['line']}" if task.get("file") else "")
+        f"{'>' if task['current'] else ' '} {number:>3} {task['name']:<16} "
+        + (f"{task['function']} at {task['file']}:{task['line']}" if task.get("file") else task["coroutine"])
         for number, task in enumerate(tasks)
     )
     return "\n".join(rows) or "no asyncio tasks"

@@ -151,10 +151,14 @@ class PdbCommands:
         except (EvaluationError, UsageError):
             return
         if found is not None:
-            self.debuggee, self._frames = found, []
-            _ = self.frame
-            files = [frame_path(frame) for frame in self._frames]
-            self._index = next((number for number, file in enumerate(files) if is_users(file)), 0)
+            self._enter_task(found)
+
+    def _enter_task(self, task: WaitingTask) -> None:
+        """At the user's innermost frame: what waits there is asyncio's."""
+        self.debuggee, self._frames = task, []
+        _ = self.frame
+        files = [frame_path(frame) for frame in self._frames]
+        self._index = next((number for number, file in enumerate(files) if is_users(file)), 0)
 
     def _move(self, by: int) -> CommandResult:
         _ = self.frame
@@ -196,7 +200,8 @@ class PdbCommands:
         if not text:
             return CommandResult("*** task N", ok=False)
         self.forget()
-        self.debuggee = chosen_task(self.debuggee, text, self.frame_id) or self.debuggee
+        if (task := chosen_task(self.debuggee, text, self.frame_id)) is not None:
+            self._enter_task(task)
         return self.here()
 
     def _leave_task(self) -> None:

@@ -23,6 +23,7 @@ def break_text(each: Message) -> str:
     extras = [f"if {each['if']}"] if each.get("if") else []
     extras += [f"log {shlex.quote(each['log'])}"] if each.get("log") else []
     extras += ["once"] if each.get("once") else []
+    extras += [f"stops at line {each['stops_at'][0]}"] if each.get("stops_at") else []
     hits = sum((each.get("hits") or {}).values())
     unset = [who for who, ok in (each.get("set_in") or {}).items() if not ok]
     extras += [f"hit {hits} times"] if hits else []

@@ -57,10 +57,10 @@ def look_at_job(
     else:
         found = look(**request)
     if not found:
+        what = "process of torchrun" if job.torchrun else "Python process of this user"
         where = f" on {job.host}" if job.host else ""
-        raise IncompleteDataError(
-            f"no process of torchrun was found{where}", "give process ids: rldbg stacks --pid PID"
-        )
+        other = "; of another user: --host USER@HOST" if job.host else ""
+        raise IncompleteDataError(f"no {what} was found{where}", f"give process ids: rldbg stacks --pid PID{other}")
     gone = [stack for stack in found if stack["state"] == "exited" and stack["pid"] in job.pids]
     if gone and len(gone) == len(found):
         raise IncompleteDataError(f"process {gone[0]['pid']} does not exist", "ps aux lists the processes of this host")

@@ -13,15 +13,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from rldbg.core import IncompleteDataError, PrerequisiteError, UnreachableError, join_ray
-from rldbg.live.unarmed.ray_tables import NOTE, placement_groups, rows_of
+from rldbg.live.unarmed.ray_tables import placement_groups, rows_of
 
 _WITHOUT = "look at single processes: rldbg stacks --pid PID"
 _CHILD_S = 240.0
 _NODE_S = 90
 _LIMIT = 10_000
+_STARTED = ("ALIVE", "RESTARTING")
 _KEPT = {
     "tasks": "task_id name state func_or_class_name actor_id parent_task_id node_id worker_id worker_pid type job_id "
-    "required_resources error_type error_message placement_group_id",
+    "required_resources error_type error_message placement_group_id attempt_number",
     "actors": "actor_id name class_name state pid node_id required_resources death_cause placement_group_id job_id "
     "num_restarts",
     "workers": "worker_id worker_type pid node_id ip is_alive exit_detail",
@@ -118,18 +119,13 @@ def _view(ray: Any) -> dict[str, Any]:
     }
     for kind, names in _KEPT.items():
         try:
-            rows = getattr(state, f"list_{kind}")(**options)
+            rows = [vars(row) for row in getattr(state, f"list_{kind}")(**options)] if view["dashboard"] else None
         except Exception as error:  # noqa: BLE001 - the state API raises whatever its server or HTTP client raises
-            found = rows_of(kind, view["nodes"])
-            if not view["dashboard"]:
-                view["notes"] = [NOTE]
-            else:
-                view["notes"].append(f"Ray does not list its {kind}: {str(error).splitlines()[0][:200]}")
-            view["unlisted"] = [*view.get("unlisted", []), kind]
-            view[kind] = _without_own(found, own)
-            continue
-        found = [{name: _plain(getattr(row, name, None)) for name in names.split()} for row in rows]
-        view[kind] = _without_own(found, own)
+            view["notes"].append(f"Ray's dashboard does not list {kind}: {str(error).splitlines()[0][:200]}")
+            rows = None
+        found = [{name: _plain(row.get(name)) for name in names.split()} for row in rows or rows_of(kind)]
+        # The newest attempt of a task that Ray tries again is the last one.
+        view[kind] = _without_own(sorted(found, key=lambda row: row.get("attempt_number") or 0), own)
     _place_constructors(view)
     return view
 
@@ -208,7 +204,7 @@ def _stacks(ray: Any, view: dict[str, Any], request: Mapping[str, Any]) -> list[
 
 def _busy(view: Mapping[str, Any]) -> set[tuple[str, int]]:
     """Workers with an actor or a running task, and drivers."""
-    found = {(row["node_id"], row["pid"]) for row in view["actors"] if row["state"] == "ALIVE" and row["pid"]}
+    found = {(row["node_id"], row["pid"]) for row in view["actors"] if row["state"] in _STARTED and row["pid"]}
     found |= {(row["node_id"], row["worker_pid"]) for row in view["tasks"] if row["state"] == "RUNNING"}
     own = os.getpid()
     for row in view["workers"]:

@@ -1,60 +1,32 @@
-"""What Ray's own tables tell: placement groups; where there is no dashboard, actors and drivers too, but no tasks."""
+"""Rows in the form of Ray's state API from the cluster's own tables, which are there without a dashboard too."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-NOTE = "Ray has no dashboard here and does not list its tasks: start it with include_dashboard=True for full sentences"
 Row = dict[str, Any]
+_IDS = ["actor_id", "owner_id", "job_id", "node_id", "placement_group_id", "worker_id"]
 
 
-def rows_of(kind: str, nodes: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Rows in the form of Ray's state API, as far as they are known; `nodes` tell on which node an address is."""
-    state = importlib.import_module("ray._private.state")
+def rows_of(kind: str) -> list[Row]:
+    state = importlib.import_module("ray._private.state").state
+    common = importlib.import_module("ray.util.state.common")
+    tables = importlib.import_module("ray.core.generated.gcs_pb2")
+    accessor = state._connect_and_get_accessor()
+    if kind == "tasks":
+        events = accessor.get_task_events()
+        return [common.protobuf_to_task_state_dict(tables.TaskEvents.FromString(event)) for event in events]
     if kind == "actors":
-        return actor_rows(state.actors().values())
-    if kind == "workers":
-        return driver_rows(state.jobs(), nodes)
-    return []
+        found = [tables.ActorTableData.FromString(row) for row in accessor.get_actor_table(None, None)]
+        return [common.protobuf_message_to_dict(row, _IDS) for row in found]
+    found = [tables.WorkerTableData.FromString(row) for row in accessor.get_worker_table()]
+    rows = [common.protobuf_message_to_dict(row, _IDS) for row in found]
+    return [row | row["worker_address"] | {"ip": row["worker_address"]["ip_address"]} for row in rows]
 
 
 def placement_groups() -> list[Row]:
     """Ray's state API does not tell their strategy."""
     return group_rows(importlib.import_module("ray.util").placement_group_table().values())
-
-
-def actor_rows(actors: Any) -> list[Row]:
-    return [
-        {
-            "actor_id": actor["ActorID"],
-            "name": actor.get("Name") or "",
-            "class_name": actor.get("ActorClassName") or "",
-            "state": actor["State"],
-            "pid": actor.get("Pid") or 0,
-            "node_id": actor["Address"]["NodeID"],
-            "job_id": actor["JobID"],
-            "required_resources": {},
-            "death_cause": None,
-            "placement_group_id": None,
-        }
-        for actor in actors
-    ]
-
-
-def driver_rows(jobs: Any, nodes: Sequence[Mapping[str, Any]]) -> list[Row]:
-    by_address = {node["ip"]: node["node_id"] for node in nodes if node["alive"]}
-    return [
-        {
-            "worker_id": f"driver-{job['JobID']}",
-            "worker_type": "DRIVER",
-            "pid": job["DriverPid"],
-            "node_id": by_address.get(job["DriverIPAddress"], ""),
-            "ip": job["DriverIPAddress"],
-            "is_alive": not job.get("IsDead"),
-            "exit_detail": "",
-        }
-        for job in jobs
-    ]
 
 
 def group_rows(groups: Any) -> list[Row]:

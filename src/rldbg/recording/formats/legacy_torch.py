@@ -32,7 +32,7 @@ def read_storage(data: Any, read_pickle: ReadPickle) -> Storage:
     keys, length = read_pickle(data[position:], _reference)
     position += length
     if not isinstance(reference, tuple) or len(reference) != 2 or keys != [reference[1]]:
-        raise Malformed("something else than one storage in the old format of torch.save")
+        raise Malformed("something other than one storage in the old format of torch.save")
     return _storage(data, position, reference[0])
 
 

@@ -52,7 +52,7 @@ class NumberLanes:
         return self._block.get(start)
 
     def at(self, start: int) -> tuple[np.ndarray, int] | None:
-        """Values (int64, or float64 where there is any float) and end of the run that starts here."""
+        """Values (int32, or float64 where there is any float) and end of the run that starts here."""
         if not len(self._width):
             self._width = np.frombuffer(self._pickled.translate(_WIDTH_TABLE), np.uint8)
             self._guesses = _run_starts(self._data, self._width)
@@ -114,7 +114,7 @@ class NumberLanes:
         has_floats = (widths == _WIDEST).any(axis=1).tolist()
         runs = {}
         for row, (first, end) in enumerate(places[:, [0, -1]].tolist()):
-            numbers = values[row, : counts[row]].astype(np.int64)
+            numbers = values[row, : counts[row]]
             if has_floats[row]:
                 numbers = self._with_floats(numbers, places[row, : counts[row]], widths[row, : counts[row]])
             runs[first] = (numbers, end)

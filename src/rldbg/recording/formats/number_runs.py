@@ -10,7 +10,8 @@ import numpy as np
 
 from rldbg.recording.formats.number_lanes import MIXABLE, NumberLanes
 
-_APPENDS = ord("e")
+_MARK, _APPENDS = ord("("), ord("e")
+_BATCH = 1000  # CPython's pickler writes lists in batches of this many items
 _LONG1 = 0x8A
 _TRUE, _FALSE = 0x88, 0x89
 _PROBE = 1024
@@ -24,6 +25,10 @@ _COLUMNS = {
     _LONG1: (10, "<i8"),  # of 8 bytes, the only length read here
 }
 NUMBER_OPCODES = frozenset({*_COLUMNS, _TRUE, _FALSE})
+
+
+def _wide(op: int) -> type[np.float64 | np.int64]:
+    return np.float64 if op == ord("G") else np.int64
 
 
 class NumberRun(NamedTuple):
@@ -63,7 +68,26 @@ class NumberRuns:
         column: np.ndarray = np.ndarray(
             (count,), dtype, self._pickled, start + size - np.dtype(dtype).itemsize, (size,)
         )
-        return NumberRun(column.astype(np.float64 if op == ord("G") else np.int64), end)
+        return NumberRun(column.astype(_wide(op)), end)
+
+    def batches(self, mark: int) -> NumberRun | None:
+        """The full batches from the MARK of a list on, if there are several and all their opcodes are of one kind."""
+        data, op = self._pickled, self._pickled[mark + 1]
+        size, dtype = _COLUMNS.get(op, (0, ""))
+        if not size or op == _LONG1 or self._lanes.known(mark + 1) is not None:
+            return None
+        period = 1 + _BATCH * size + 1
+        last = len(data) - period
+        count, start = 0, mark
+        while start <= last and data[start] == _MARK and data[start + period - 1] == _APPENDS:
+            count, start = count + 1, start + period
+        if count < 2:
+            return None
+        opcodes: np.ndarray = np.ndarray((count, _BATCH), "u1", data, mark + 1, (period, size))
+        if not (opcodes == op).all():
+            return None
+        values: np.ndarray = np.ndarray((count, _BATCH), dtype, data, mark + 2, (period, size))
+        return NumberRun(values.astype(_wide(op)).reshape(-1), start - 1)
 
     def single(self, start: int) -> NumberRun | None:
         """The number at `start` if APPEND follows it, which is how a last batch of one item is written."""
@@ -74,7 +98,7 @@ class NumberRuns:
         if not dtype:
             return NumberRun(np.array([op == _TRUE]), start + size)
         value = np.frombuffer(self._pickled, dtype, 1, start + 1)
-        return NumberRun(value.astype(np.float64 if op == ord("G") else np.int64), start + size)
+        return NumberRun(value.astype(_wide(op)), start + size)
 
     def _count(self, start: int, size: int, op: int) -> int:
         """How many whole opcodes of this kind follow each other."""

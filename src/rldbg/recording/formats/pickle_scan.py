@@ -22,6 +22,7 @@ _MAX_MEMO_SKIP = 4096
 _MAX_LONG_INTEGERS = 10_000  # integers beyond 64 bits can be made to collide as keys
 _MAX_SETS = 1 << 20
 _MIN_ARRAY = 32
+_WIDE = {"i": np.int64, "f": np.float64, "b": np.bool_}
 
 _MARK, _APPEND = ord("("), ord("a")
 _LEAVES = {b"J": 4, b"K": 1, b"M": 2, b"G": 8, b"N": 0, b"\x88": 0, b"\x89": 0, b"}": 0, b")": 0}
@@ -305,7 +306,7 @@ class PickleScan:
             reference = b"J" + struct.pack("<i", len(self.arrays)) + b"Q" + self._data[position + 1 : body]
             self._cut_of_array.append(len(self._cuts))
             self._cuts.append((position, end, reference))
-            self.arrays.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+            self.arrays.append(np.concatenate(parts, dtype=_WIDE[parts[0].dtype.kind]))
         if body > position + 1:  # the memo entry between the list and its numbers
             self._handle_put(position + 1)
         return end
@@ -322,7 +323,7 @@ class PickleScan:
         parts: list[np.ndarray] = []
         data = self._data
         while data[position] == _MARK and data[position + 1] in NUMBER_OPCODES:
-            run = self._runs.at(position + 1)
+            run = self._runs.batches(position) or self._runs.at(position + 1)
             if run is None:
                 return (position, parts) if not parts else (-1, [])
             parts.append(run.values)

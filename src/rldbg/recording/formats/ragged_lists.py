@@ -17,6 +17,9 @@ def ragged_from_lists(rows: Sequence[Any], dtype: Any) -> Ragged:
     wanted = np.dtype(dtype)
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
+    if {type(row) for row in rows} == {np.ndarray} and len({(row.dtype, row.ndim) for row in rows}) == 1:
+        # Millions of numbers in short rows: what is asked of each row costs more than its copy.
+        return Ragged(_row(np.concatenate(rows), wanted).astype(wanted, copy=False), offsets)
     values = np.empty(int(offsets[-1]), dtype=wanted)
     for row, start, stop in zip(rows, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         values[start:stop] = _row(row, wanted)

@@ -177,7 +177,7 @@ def _bytearray(data: Any = b"", encoding: Any = "latin1") -> bytearray:
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     """_codecs.encode, by which protocol 2 writes bytes."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8"):
-        raise Malformed("_codecs.encode is used for something else than bytes")
+        raise Malformed("_codecs.encode is used for something other than bytes")
     return text.encode(encoding)
 
 
@@ -191,7 +191,7 @@ def _new_object(cls: Any, *args: Any) -> Any:
     """copyreg.__newobj__ and copyreg._reconstructor: an instance of a class that is a stand-in itself."""
     made = cls(*args)
     if not isinstance(made, Opaque):
-        raise Malformed("copyreg is used on something else than a class")
+        raise Malformed("copyreg is used on something other than a class")
     return made
 
 

@@ -6,7 +6,6 @@ the file, follow each other without gaps or overlaps, and end where the file end
 
 import json
 import math
-import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,14 +66,6 @@ class Header(NamedTuple):
     metadata: dict[str, str]
     tensors: dict[str, TensorInfo]
     data_offset: int
-
-
-def read_header(path: Path | str) -> Header:
-    """The checked header; reads nothing else."""
-    with reading(path), open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = _header_length(file.read(8), size)
-        return _checked(file.read(length), size)
 
 
 def open_tensors(path: Path | str) -> tuple[dict[str, str], dict[str, np.ndarray | EncodedArray]]:

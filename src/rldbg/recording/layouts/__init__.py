@@ -4,10 +4,9 @@ A layout's module is loaded when its turn comes: opening our own recordings cost
 """
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Never
 
-from rldbg.core import IncompleteDataError, UsageError
+from rldbg.core import IncompleteDataError, UsageError, did_you_mean
 from rldbg.frameworks import frameworks, lineage
 from rldbg.recording.layouts.base import IDS_FROM, UNCOUNTED, VALIDATION, Entry, Layout, Listing
 from rldbg.recording.tree import LocalTree, Tree
@@ -54,9 +53,8 @@ def named(name: str) -> Layout:
         if layout is not None:
             return layout
     names = [layout.name for layout in layouts()]
-    near = get_close_matches(wanted, names, 1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    raise UsageError(f"unknown layout: {name!r}", f"{meant}choose one of: {', '.join(names)}")
+    hint = did_you_mean(wanted, names, f"choose one of: {', '.join(names)}")
+    raise UsageError(f"unknown layout: {name!r}", hint)
 
 
 def recognised(tree: Tree) -> Layout | None:

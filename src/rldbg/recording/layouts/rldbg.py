@@ -45,9 +45,7 @@ class RldbgLayout(Layout):
                 entries += _journaled(fact, done)
                 continue
             if journals.writers:
-                findings.append(
-                    problem("unjournaled-file", tree.place(fact.name), "no journal says that it was completed")
-                )
+                findings.append(problem("unjournaled-file", tree.place(fact.name), "no journal lists it as complete"))
             try:
                 unknown = _asked(tree, fact, parsed)
             except IncompleteDataError as error:

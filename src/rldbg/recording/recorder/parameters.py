@@ -113,14 +113,14 @@ def prepare(
     is_flat = any(getattr(module.sharding_strategy, "name", "") != "NO_SHARD" for module in wrappers)
     described = [_describe(item, is_flat) for item in chosen]
     together = _TOGETHER_BYTES if settings.format == "safetensors" else 0
-    prepared, first = [], 0
+    prepared, first = [], key.micro
     for family in _families(described, together):
         header = RecordHeader(
             key=key._replace(micro=first),
             scope=Scope.RANK,
             rows=0,
             alone=settings.format != "safetensors",
-            last=first + len(family) == len(described),
+            last=first + len(family) == key.micro + len(described),
             records=len(family),
             unfold=partial(_unfold, key.kind, settings.parameter_mode, [item.facts() for item in family]),
         )

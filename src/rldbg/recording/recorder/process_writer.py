@@ -110,7 +110,7 @@ class ProcessWriter:
         return finished
 
     def stop(self, reason: str) -> None:
-        """Ends recording for good and says so once; training continues."""
+        """Ends recording for good and reports it once; training continues."""
         if not self._stop_once.acquire(blocking=False):
             return
         self.stopped = reason

@@ -30,7 +30,7 @@ class Recorder:
     """Records what a training process knows, while it trains.
 
     record() returns as soon as it has a copy: the caller may overwrite its tensors at once. Threads write the files.
-    A recorder that meets an error stops itself, says so once, and training continues.
+    A recorder that meets an error stops itself, reports it once, and training continues.
     """
 
     def __init__(self, directory: Path | str, *, identity: Identity | None = None, **settings: Any) -> None:
@@ -94,13 +94,16 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - the hook inside the user's training loop, which must never kill it
             self._warn_once(f"record {kind}", f"cannot record {kind} of step {step}: {error!r}")
 
-    def record_parameters(self, step: int, model: Any, *, epoch: int = 0, mini_batch: int = 0) -> None:
-        """Records the parameters that match the patterns, after the optimizer step."""
-        self._record_model("param", model, step, epoch, mini_batch)
+    def record_parameters(self, step: int, model: Any, *, epoch: int = 0, mini_batch: int = 0, first: int = 0) -> None:
+        """Records the parameters that match the patterns, after the optimizer step.
 
-    def record_gradients(self, step: int, model: Any, *, epoch: int = 0, mini_batch: int = 0) -> None:
+        They are numbered from `first`: parameters of a second model in the same process need numbers of their own.
+        """
+        self._record_model("param", model, step, epoch, mini_batch, first=first)
+
+    def record_gradients(self, step: int, model: Any, *, epoch: int = 0, mini_batch: int = 0, first: int = 0) -> None:
         """Records the gradients of the parameters that match the patterns, before the optimizer step."""
-        self._record_model("gradient", model, step, epoch, mini_batch)
+        self._record_model("gradient", model, step, epoch, mini_batch, first=first)
 
     def record_optimizer(self, step: int, model: Any, optimizer: Any, *, epoch: int = 0, mini_batch: int = 0) -> None:
         """Records the optimizer's state after its step, twice as much as the parameters: only if its kind is named."""
@@ -194,7 +197,7 @@ class Recorder:
             self._warn_once("orders", f"cannot read the orders of `rldbg watch`: {error!r}")
 
     def _record_model(
-        self, kind: str, model: Any, step: int, epoch: int, mini_batch: int, optimizer: Any = None
+        self, kind: str, model: Any, step: int, epoch: int, mini_batch: int, optimizer: Any = None, first: int = 0
     ) -> None:
         try:
             # Gathering is a collective: what one rank cannot record, it still has to take part in.
@@ -202,7 +205,7 @@ class Recorder:
             collective = self.settings.gather_shards and self.settings.enabled and self._asked_for(kind, step)
             if not (wanted or collective) or not self.settings.parameter_patterns:
                 return
-            key = RecordKey(kind, index(step), self.identity.rank, 0, index(epoch), index(mini_batch))
+            key = RecordKey(kind, index(step), self.identity.rank, index(first), index(epoch), index(mini_batch))
             prepared = list(parameters.prepare(key, model, self.settings, self._warn_once, optimizer))
             writer = self._writer_to_record() if wanted else None
             if writer is not None:

@@ -18,7 +18,7 @@ from rldbg.replay.loss.findings import against_reference, findings_of
 from rldbg.replay.loss.inputs import LossInputs, load_inputs
 from rldbg.replay.loss.model_pass import ModelPass
 from rldbg.replay.loss.ranks import Ranks, ranks_of_this_job
-from rldbg.replay.loss.references import Reference, references
+from rldbg.replay.loss.references import ReferenceLoss, references
 from rldbg.replay.loss.results import LossComparison, LossReport, ModelGradients, Point, Verdict
 from rldbg.replay.loss.user_function import LossRaised, UserLoss, quantities
 
@@ -80,7 +80,7 @@ def rerun_loss(request: LossRequest, *, load_model: ModelLoader) -> tuple[LossRe
         )
         if not bool((inputs.advantages * inputs.mask).any()):
             raise IncompleteDataError(
-                f"every advantage of {inputs.title} is 0: no loss can be told from another",
+                f"every advantage of {inputs.title} is 0: losses cannot be told apart",
                 "use a batch with different rewards in a group, or --random-advantages 0 for seeded numbers",
             )
         return _Evaluation(request, user, inputs, ranks, load_model).report(), ranks.rank
@@ -199,7 +199,7 @@ class _Evaluation:
             comparisons=tuple(comparisons),
         )
 
-    def _reference_at(self, reference: Reference, log_probs: torch.Tensor) -> tuple[float, torch.Tensor]:
+    def _reference_at(self, reference: ReferenceLoss, log_probs: torch.Tensor) -> tuple[float, torch.Tensor]:
         leaf = log_probs.detach().clone().requires_grad_()
         loss = reference(leaf, self._inputs.old_log_probs, self._inputs.advantages, self._inputs.mask)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -207,7 +207,7 @@ class _Evaluation:
         return float(loss.detach()), leaf.grad
 
     def _compared(
-        self, reference: Reference, log_probs: torch.Tensor, evaluated: Evaluated, gradients: ModelGradients | None
+        self, reference: ReferenceLoss, log_probs: torch.Tensor, evaluated: Evaluated, gradients: ModelGradients | None
     ) -> LossComparison:
         value, gradient = self._reference_at(reference, log_probs)
         largest = float(gradient.abs().max())

@@ -14,7 +14,7 @@ ReferenceName = Literal["grpo", "dapo", "ppo"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ReferenceLoss:
     """A clipped policy loss: how far the ratio may go, and how tokens become one number."""
 
     name: str
@@ -39,7 +39,7 @@ class Reference:
         return f"{self.name} (clip {self.clip_low:g}/{self.clip_high:g}, {self.aggregation})"
 
 
-def references(clip_low: float | None = None, clip_high: float | None = None) -> tuple[Reference, ...]:
+def references(clip_low: float | None = None, clip_high: float | None = None) -> tuple[ReferenceLoss, ...]:
     """As published: GRPO takes the mean over sequences, DAPO and PPO over tokens, and DAPO clips higher up."""
     usual: tuple[tuple[str, float, float, Aggregation], ...] = (
         ("grpo", 0.2, 0.2, "sequence_mean"),
@@ -47,6 +47,6 @@ def references(clip_low: float | None = None, clip_high: float | None = None) ->
         ("ppo", 0.2, 0.2, "token_mean"),
     )
     return tuple(
-        Reference(name, low if clip_low is None else clip_low, high if clip_high is None else clip_high, how)
+        ReferenceLoss(name, low if clip_low is None else clip_low, high if clip_high is None else clip_high, how)
         for name, low, high, how in usual
     )

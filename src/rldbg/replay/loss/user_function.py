@@ -157,7 +157,7 @@ class UserLoss:
             if start not in self._own or (start != name and (form is None or start not in form.arguments)):
                 raise UsageError(f"{self.name} has no parameter {start!r}", f"it has {', '.join(sorted(self._own))}")
         if not self._parameters and form is None:
-            raise UsageError(f"{self.name} asks for nothing of the batch", _hint())
+            raise UsageError(f"{self.name} takes nothing from the batch", _hint())
 
 
 def _form_of(names: frozenset[str]) -> LossForm | None:

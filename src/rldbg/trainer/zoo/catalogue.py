@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from difflib import get_close_matches
 
-from rldbg.core import UsageError
+from rldbg.core import UsageError, did_you_mean
 from rldbg.trainer.zoo import (
     advantage_bugs,
     asynchronous_bugs,
@@ -39,8 +38,7 @@ BUGS: tuple[Bug, ...] = tuple(bug for source in _SOURCES for bug in source.BUGS)
 def find_bug(name: str) -> Bug:
     by_name = {item.name: item for item in (*BUGS, *VARIATIONS)}
     if name not in by_name:
-        near = get_close_matches(name, by_name, n=1)
-        raise UsageError(f"the zoo has no bug {name!r}", f"did you mean {near[0]!r}?" if near else "rldbg zoo list")
+        raise UsageError(f"the zoo has no bug {name!r}", did_you_mean(name, by_name, "rldbg zoo list"))
     return by_name[name]
 
 

@@ -168,7 +168,7 @@ R.help = () => {
     ["j k ↑ ↓", "next, previous row"],
     ["Enter", "open the row"],
     ["← →", "token before, after"],
-    ["n / p", "next, previous odd token"],
+    ["n / p", "next, previous unusual token"],
     ["c", "copy the command that shows the same in a terminal"],
     ["t", "dark or light"],
     ["Esc", "close this, or go up: sample, samples, run, runs"],

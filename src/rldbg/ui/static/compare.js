@@ -15,9 +15,13 @@ R.views.compare = async (view) => {
   if (!view.alive) return;
   R.fill(view.main,
     R.h("div.toolbar", null, R.h("h1", null, "Compare"), R.h("a.button", { href: "#/compare" }, "choose runs")),
-    answer.pairs.length > 1 && R.pairsTable(answer.pairs),
-    answer.pairs.map((pair, number) => R.comparison(pair, answer.stages, number)));
+    R.comparisons(answer));
 };
+
+R.comparisons = (answer) => [
+  answer.pairs.length > 1 && R.pairsTable(answer.pairs),
+  answer.pairs.map((pair, number) => R.comparison(pair, answer.stages, number)),
+];
 
 // Of more than two runs: what each comparison with the first found, and the way to it.
 R.pairsTable = (pairs) =>
@@ -90,7 +94,7 @@ R.comparison = (pair, stages, number) => {
             ) => [{ mini_batch: "mini-batch", micro: "micro-batch", a: "A", b: "B" }[key] || key, first[key]]),
           ),
         ),
-        first.sample && R.h("p.links", null, [["A", pair.a_name], ["B", pair.b_name]].map(([side, name]) => [R.h("a", {
+        first.sample && !R.isAlone && R.h("p.links", null, [["A", pair.a_name], ["B", pair.b_name]].map(([side, name]) => [R.h("a", {
           href: R.link(`run/${encodeURIComponent(name)}/sample`, {
             sample: first.sample,
             step: first.step,
@@ -271,13 +275,10 @@ R.strips = (pair) =>
       `step ${pair.strips.step}, coloured by |a − b| of ${pair.strips.quantity}; faint tokens are not trained on`),
     pair.strips.samples.map((strip) => {
       const largest = strip.worst && Number.isFinite(strip.worst) ? strip.worst : 1;
-      return R.h("div.strip", null, R.h("p", null, R.h("a", {
-        href: R.link(`run/${encodeURIComponent(pair.a_name)}/sample`, {
-          sample: strip.sample,
-          step: pair.strips.step,
-          token: strip.worst_position,
-        }),
-      }, R.cut(strip.sample, 80)),
+      const place = { sample: strip.sample, step: pair.strips.step, token: strip.worst_position };
+      const name = R.cut(strip.sample, 80);
+      return R.h("div.strip", null, R.h("p", null,
+        R.isAlone ? name : R.h("a", { href: R.link(`run/${encodeURIComponent(pair.a_name)}/sample`, place) }, name),
         R.h("span.muted", null, ` worst ${R.number(strip.worst)} at token ${strip.worst_position}`)),
         R.h("div.flow", null, strip.tokens.map((token) =>
           R.h(token.trained ? "span.t" : "span.t.off", {

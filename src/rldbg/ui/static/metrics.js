@@ -24,7 +24,7 @@ R.views.metrics = async (view) => {
     R.h("p.muted", null, "Click a step of a curve for the samples and tokens behind it. Dashed lines mark spikes."),
     draw("Reported by the trainer", answer.reported), draw("Computed from the recording", answer.computed),
     !answer.reported.length && !answer.computed.length
-      && R.h("p.empty", null, "Nothing that metrics could be computed from is recorded."));
+      && R.h("p.empty", null, "The recording has nothing to compute metrics from."));
 };
 
 R.gotoStep = (open) => {

@@ -23,7 +23,7 @@ R.views.runs = async (view) => {
     }
     R.fill(list,
       answer.runs.length === 0
-        ? R.h("p.empty", null, "No runs are here yet; this page looks again every few seconds.")
+        ? R.h("p.empty", null, "No runs yet; this page checks again every few seconds.")
         : R.table(["compare", "run", "state", "steps", "ranks", "samples", "size", "layout", "files", "check", "kinds"],
           answer.runs.map((run) => {
             const mark = R.h("input", {

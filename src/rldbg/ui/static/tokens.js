@@ -119,13 +119,13 @@ R.TokenView = class {
         : [
           R.h("div.toolbar.sticky", null, R.h("label", null, "colour by ", select), texts, R.h("button", {
             onclick: () => this.next(-1),
-            title: "previous odd token ( p )",
-            "aria-label": "previous odd token",
-          }, "‹ odd"), R.h("button", {
+            title: "previous unusual token ( p )",
+            "aria-label": "previous unusual token",
+          }, "‹ unusual"), R.h("button", {
             onclick: () => this.next(1),
-            title: "next odd token ( n )",
-            "aria-label": "next odd token",
-          }, "next odd ›"), this.odd, this.legend,
+            title: "next unusual token ( n )",
+            "aria-label": "next unusual token",
+          }, "unusual ›"), this.odd, this.legend,
             R.h("button", { onclick: () => this.csv(), title: "Save the numbers of all tokens as CSV" }, "CSV"),
             R.h("button", {
               onclick: () => R.saveCanvas(`${sample.sample} ${this.quantity}`, this.map),
@@ -290,7 +290,7 @@ R.TokenView = class {
     this.oddSet = new Set(this.sample.odd[this.quantity] || []);
     this.oddList = [...this.oddSet].sort((a, b) => a - b);
     for (const token of this.flow.querySelectorAll(".t")) this.paint(token, Number(token.dataset.t));
-    R.fill(this.odd, this.oddList.length ? `${R.plural(this.oddList.length, "odd token")}` : "no odd tokens");
+    R.fill(this.odd, this.oddList.length ? `${R.plural(this.oddList.length, "unusual token")}` : "no unusual tokens");
     const { range } = this;
     R.fill(this.legend,
       range && !this.varies(this.quantity)
@@ -367,7 +367,7 @@ R.TokenView = class {
       ? this.oddList.find((place) => place > this.current)
       : [...this.oddList].reverse().find((place) => place < this.current);
     const wrapped = later ?? (direction > 0 ? this.oddList[0] : this.oddList[this.oddList.length - 1]);
-    if (wrapped === undefined) R.toast(`no odd tokens by ${this.quantity}`);
+    if (wrapped === undefined) R.toast(`no unusual tokens by ${this.quantity}`);
     else this.select(wrapped);
   }
 
@@ -384,7 +384,7 @@ R.TokenView = class {
   show(place) {
     const { sample } = this;
     if (place < 0) {
-      R.fill(this.details, R.h("p.muted", null, "Hover over a token, or move with ← →; n goes to the next odd one."));
+      R.fill(this.details, R.h("p.muted", null, "Hover over a token, or move with ← →; n goes to the next unusual one."));
       return;
     }
     const rows = this.names.map((name) => {

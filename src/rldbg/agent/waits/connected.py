@@ -1,0 +1,52 @@
+"""Which processes of this host a process is connected to, where a library keeps its sockets to itself."""
+
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from .kernel import addresses_of, read_text
+from .unix_sockets import unix_peer
+
+_LOCAL = ("127.0.0.1", "::1")
+
+
+def connected_processes(pid: int, everyone: Iterable[int], library: str) -> list[int] | None:
+    """Those with a library at the other end of any connection; None when only other hosts may be there."""
+    own = _sockets(pid)
+    rows = [
+        row
+        for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6))
+        for row in _rows(pid, table, family)
+    ]
+    ends = {(local, peer): inode for local, peer, inode in rows}
+    mine = [(local, peer) for local, peer, inode in rows if inode in own and not peer.endswith(":0")]
+    far = {ends.get((peer, local), "") for local, peer in mine}
+    far |= {unix_peer(inode) for inode in own - {inode for _, _, inode in rows}}
+    others = [each for each in everyone if each != pid and _sockets(each) & (far - {"", "0"}) and _uses(each, library)]
+    elsewhere = any(peer.rpartition(":")[0] not in (*_LOCAL, local.rpartition(":")[0]) for local, peer in mine)
+    return None if elsewhere and not others else sorted(others)
+
+
+def _rows(pid: int, table: str, family: int) -> list[tuple[str, str, str]]:
+    """Own address, the other one, and the socket, per connection."""
+    lines = [line.split() for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]]
+    return [(*addresses_of(words, family), words[9]) for words in lines if len(words) > 9]
+
+
+def _sockets(pid: int) -> set[str]:
+    try:
+        targets = [_target(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return set()
+    return {target[8:-1] for target in targets if target.startswith("socket:[")}
+
+
+def _target(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""
+
+
+def _uses(pid: int, library: str) -> bool:
+    return library in read_text(f"/proc/{pid}/maps")

@@ -1,0 +1,44 @@
+"""Expressions of the source and the objects that they stand for in a frame; nothing is evaluated."""
+
+import ast
+
+from .objects import Frame, Object
+
+
+def resolve(expression: ast.expr | None, frame: Frame) -> Object | None:
+    """The object that a name, an attribute or a constant element stands for in a frame."""
+    if isinstance(expression, ast.Name):
+        return frame.variable(expression.id)
+    if isinstance(expression, ast.Attribute):
+        owner = resolve(expression.value, frame)
+        found = owner.get(expression.attr) if owner is not None else None
+        # What a property gives is not known without running it: what is called on it, is called on its owner.
+        return owner if found is not None and found.kind == "property" else found
+    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
+        return _element(resolve(expression.value, frame), expression.slice.value)
+    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Name):
+        index = frame.variable(expression.slice.id)
+        key = index.text() if index is not None and index.text() is not None else index.number() if index else None
+        return _element(resolve(expression.value, frame), key)
+    return None
+
+
+def _element(owner: Object | None, key: object) -> Object | None:
+    if owner is None or key is None:
+        return None
+    if found := dict(owner.items()).get(str(key)):
+        return found
+    elements = owner.elements() if isinstance(key, int) and not owner.items() else []
+    return elements[key] if isinstance(key, int) and -len(elements) <= key < len(elements) else None
+
+
+def texts_of(argument: ast.expr, place: Frame) -> list[str]:
+    """A key or a list of keys, as far as they are plain."""
+    if isinstance(argument, ast.Constant):
+        return [argument.value] if isinstance(argument.value, str) else []
+    if isinstance(argument, ast.List | ast.Tuple):
+        return [text for each in argument.elts for text in texts_of(each, place)]
+    value = resolve(argument, place)
+    if value is None or value.text() is not None:
+        return [value.text() or ""] if value is not None else [ast.unparse(argument)[:80]]
+    return [text for each in value.elements() if (text := each.text()) is not None]

@@ -1,0 +1,44 @@
+"""Threads, tasks and processes in snapshots: which node of the wait graph stands for each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rldbg.live.diagnosis.wait_graph import Facts, Id, Node
+
+
+def process_id(stack: Facts) -> Id:
+    return stack.get("host"), stack.get("pid")
+
+
+def children_of(stack: Facts) -> set[int]:
+    return {child["pid"] for child in stack.get("children") or []}
+
+
+def all_entries(stack: Facts) -> list[Facts]:
+    return [*(stack.get("threads") or []), *(stack.get("tasks") or [])]
+
+
+def entry_id(entry: Facts, stack: Facts) -> Id:
+    if "task" in entry:
+        return (*process_id(stack), "task", entry["key"])
+    return (*process_id(stack), "main" if entry["main"] else entry["ident"])
+
+
+def thread_id(stack: Facts, ident: Any) -> Id:
+    main = any(each["main"] and each["ident"] == ident for each in stack.get("threads") or [])
+    return (*process_id(stack), "main" if main else ident)
+
+
+def thread_key(thread: Facts) -> Any:
+    return "main" if thread["main"] else thread["ident"]
+
+
+def busy_loops(stack: Facts) -> list[Id]:
+    """Threads that run an event loop and do something else in it: its tasks cannot continue meanwhile."""
+    threads = [t for t in stack.get("threads") or [] if t.get("loops") and t["wait"]["kind"] != "event_loop"]
+    return [(*process_id(stack), thread_key(thread)) for thread in threads]
+
+
+def front_of(pid: int, host: Any, known: Mapping[Id, Node]) -> Any:
+    """The node that stands for a process: its main thread, or the process where nothing is known of its threads."""
+    return "main" if (host, pid, "main") in known else "process"

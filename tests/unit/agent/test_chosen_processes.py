@@ -1,0 +1,35 @@
+"""Which processes of a host are looked at when nobody names them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rldbg.agent.waits.chosen import _own_pythons
+from rldbg.agent.waits.kernel import all_processes
+from rldbg.core import IncompleteDataError
+from rldbg.live.unarmed.job import UnarmedJob, look_at_job
+
+
+def test_a_program_in_a_folder_of_our_name_is_the_users(tmp_path):
+    (tmp_path / "rldbg").mkdir()
+    script = tmp_path / "rldbg" / "train.py"
+    script.write_text("print('up', flush=True)\ninput()\n")
+    # The commands of ours that are left out: `rldbg ps`, and a broker.
+    (tmp_path / "rldbg" / "rldbg").write_text(script.read_text())
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    theirs, ours = (
+        subprocess.Popen([sys.executable, file, "ps"], **pipes) for file in (script, tmp_path / "rldbg" / "rldbg")
+    )
+    with theirs, ours:
+        assert theirs.stdout.readline() == ours.stdout.readline() == b"up\n"
+        found = _own_pythons(all_processes())
+        assert theirs.pid in found and ours.pid not in found
+
+
+def test_a_host_where_the_user_runs_nothing_is_said_so():
+    # `true` stands for an ssh whose far side finds no process.
+    with pytest.raises(IncompleteDataError, match="no Python process of this user was found on node7"):
+        look_at_job(UnarmedJob(host="node7", ssh="true"))
+    with pytest.raises(IncompleteDataError, match="no process of torchrun was found on node7"):
+        look_at_job(UnarmedJob(host="node7", ssh="true", torchrun=True))

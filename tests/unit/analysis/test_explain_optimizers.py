@@ -1,0 +1,135 @@
+"""Optimizers told from gradients and the parameters that they left."""
+
+import numpy as np
+import pytest
+
+from rldbg.analysis.explain import optimizer, optimizer_fits
+
+
+@pytest.mark.parametrize(
+    "settings", [{"lr": 0.01}, {"lr": 0.001, "weight_decay": 0.1}, {"lr": 0.01, "betas": (0.9, 0.999)}]
+)
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_an_optimizer_is_told_from_gradients_and_parameters(settings, clip):
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    parameter = torch.nn.Parameter(torch.randn(400, generator=generator))
+    options = {"betas": (0.9, 0.95), "weight_decay": 0.0} | settings
+    adam = torch.optim.AdamW([parameter], **options)
+    gradients, norms, largest, parameters = [], [], [], []
+    for step in range(4):
+        # Norms from 0.4 to 4: a clip at 1 leaves the first gradient alone and shortens the others.
+        parameter.grad = torch.randn(400, generator=generator) * 0.02 * (1 + 3 * step)
+        gradients.append(parameter.grad.numpy().astype(np.float64))
+        largest.append(np.abs(gradients[-1]).max())
+        norms.append(float(torch.nn.utils.clip_grad_norm_([parameter], clip or float("inf"))))
+        adam.step()
+        parameters.append(parameter.detach().numpy().astype(np.float64))
+    sizes = np.repeat(np.asarray(norms)[:, None], 400, axis=1)
+    after = np.stack(parameters)
+    history = optimizer_fits.History(
+        *(np.stack(gradients), np.asarray(norms), np.asarray(largest), sizes, after, frozenset()),
+        optimizer_fits.rate_of(after),
+    )
+    found = optimizer_fits.fitting(history, optimizer_fits.CLIPS, optimizer_fits.KINDS)[0]
+    assert found.rule.clip == clip and found.rule.betas == options["betas"]
+    assert found.rates == pytest.approx((settings["lr"],) * 3, rel=1e-3)
+    assert found.decay == pytest.approx(options["weight_decay"], abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        ("NAdam", {"lr": 0.01, "betas": (0.9, 0.95)}, "NAdam"),
+        ("RAdam", {"lr": 0.01}, "RAdam"),
+        ("SGD", {"lr": 0.01, "momentum": 0.9, "nesterov": True}, "gradient descent with Nesterov momentum 0.9"),
+        ("SGD", {"lr": 0.01, "momentum": 0.9, "dampening": 0.5}, "gradient descent with dampened momentum 0.9"),
+        ("SGD", {"lr": 0.01, "momentum": 0.8}, "gradient descent with momentum 0.8"),
+        ("AdamW", {"lr": 0.01, "clip_value": 0.02}, "elements"),
+        ("AdamW", {"lr": 0.01}, "AdamW"),
+    ],
+)
+def test_optimizers_are_told_apart(kind, settings, said):
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    parameter = torch.nn.Parameter(torch.randn(400, generator=generator))
+    bound = settings.get("clip_value")
+    chosen = getattr(torch.optim, kind)([parameter], **{k: v for k, v in settings.items() if k != "clip_value"})
+    gradients, parameters = [], []
+    for step in range(8):
+        parameter.grad = torch.randn(400, generator=generator) * 0.02 * (1 + step % 3)
+        gradients.append(parameter.grad.numpy().astype(np.float64))
+        if bound:
+            torch.nn.utils.clip_grad_value_([parameter], bound)
+        chosen.step()
+        parameters.append(parameter.detach().numpy().astype(np.float64))
+    whole = np.stack(gradients)
+    norms, sizes = np.linalg.norm(whole, axis=1), np.abs(whole).max(1)
+    after = np.stack(parameters)
+    history = optimizer_fits.History(
+        *(whole, norms, sizes, np.repeat(norms[:, None], 400, axis=1), after, frozenset()),
+        optimizer_fits.rate_of(after),
+    )
+    assert said in {word for item in optimizer_fits._identified(history) for word in (item.rule.kind, item.rule.clips)}
+
+
+def adam_history(gradients, parameters):
+    norms, sizes = np.linalg.norm(gradients, axis=1), np.abs(gradients).max(1)
+    each = np.repeat(norms[:, None], gradients.shape[1], axis=1)
+    rate = optimizer_fits.rate_of(parameters)
+    return optimizer_fits.History(gradients, norms, sizes, each, parameters, frozenset(), rate)
+
+
+def trained(gradients, **settings):
+    """What AdamW makes of gradients."""
+    import torch
+
+    parameter = torch.nn.Parameter(torch.linspace(-1, 1, gradients.shape[1]))
+    adam, after, clip = torch.optim.AdamW([parameter], lr=0.01), [], settings.get("clip")
+    for gradient in gradients:
+        parameter.grad = torch.from_numpy(gradient).float()
+        if clip:
+            torch.nn.utils.clip_grad_norm_([parameter], clip)
+        adam.step()
+        after.append(parameter.detach().numpy().astype(np.float64))
+    return adam_history(gradients, np.stack(after))
+
+
+def test_a_few_elements_refute_no_optimizer_that_all_of_them_allow(monkeypatch):
+    gradients = np.random.default_rng(0).standard_normal((6, 2500)) * 0.02 * np.arange(1, 7)[:, None]
+    history = trained(gradients, clip=1.0)
+    kinds = optimizer_fits.KINDS
+    calls = []
+    whole = optimizer_fits.fit_of
+    monkeypatch.setattr(optimizer_fits, "fit_of", lambda *given: calls.append(given[2]) or whole(*given))
+    quick = optimizer_fits.fitting(history, optimizer_fits.CLIPS, kinds)
+    few = len(calls)
+    monkeypatch.setattr(optimizer_fits, "_FEW_ELEMENTS", 2500)
+    assert quick and quick == optimizer_fits.fitting(history, optimizer_fits.CLIPS, kinds)
+    assert few < len(optimizer_fits.CLIPS) * len(kinds)  # of four times as many, with their epsilons
+
+
+def test_a_clip_that_no_gradient_of_the_other_side_reaches_is_no_difference():
+    gradients = np.random.default_rng(0).standard_normal((6, 400)) * 0.02 * np.arange(1, 7)[:, None]
+    small, cut, whole = (
+        optimizer_fits._identified(history)[0]
+        for history in (trained(gradients[:2], clip=1.0), trained(gradients, clip=1.0), trained(gradients))
+    )
+    assert (small.rule.clip, cut.rule.clip, whole.rule.clip) == (None, 1.0, None)
+    assert not list(optimizer._differences(small, cut)) and not list(optimizer._differences(cut, small))
+    assert [item[0] for item in optimizer._differences(whole, cut)] == ["gradient-clip"]
+
+
+def test_an_optimizer_without_corrections_for_its_start_is_not_taken_for_another_rate():
+    rng = np.random.default_rng(0)
+    gradients, value, square, parameters = rng.standard_normal((6, 400)) * 0.01, rng.standard_normal(400), 0.0, []
+    for gradient in gradients:
+        square = 0.99 * square + 0.01 * gradient**2
+        value = (value - 1e-3 * gradient / (np.sqrt(square) + 1e-8)).astype(np.float32).astype(np.float64)
+        parameters.append(value)
+    history = adam_history(gradients, np.stack(parameters))
+    found = optimizer_fits._identified(history)
+    assert {optimizer._kind(item.rule) for item in found} == {"RMSprop (smoothing 0.99)"}
+    assert found[0].rates == pytest.approx((1e-3,) * 5, rel=1e-3)

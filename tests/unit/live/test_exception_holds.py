@@ -1,0 +1,26 @@
+"""Which exceptions of a run are held."""
+
+from rldbg.agent.post_mortem import origins
+from rldbg.live.broker.exception_holds import ExceptionHolds
+from rldbg.live.broker.processes import Process
+
+
+class RayTaskError(Exception):
+    """As Ray words the errors that it hands on."""
+
+
+def _crashed(number, pid, address, **more):
+    crash = {"exception": f"E at {number}", "wait_s": 60.0, "where": "process", "node_address": address, "origins": []}
+    return Process(number, {"pid": pid}, who=f"worker/{number}", crash=crash | more)
+
+
+def test_an_error_that_ray_hands_on_is_one_stop_with_that_of_its_worker_only():
+    """Two nodes number their processes independently."""
+    worker, namesake = _crashed(1, 700, "10.0.0.1"), _crashed(2, 700, "10.0.0.2")
+    told = origins(RayTaskError("ray::Actor.step() (pid=700, ip=10.0.0.2, actor_id=5a)\nValueError: no"))
+    driver = _crashed(3, 90, "10.0.0.1", origins=told)
+    holds = ExceptionHolds([worker, namesake, driver])
+    assert "hold_s" in holds.decide(worker)
+    assert "hold_s" in holds.decide(driver), "the process of that number on another node raised something else"
+    assert "hold_s" in holds.decide(namesake)
+    assert holds.decide(driver) == {"held": ["worker/1", "worker/2", "worker/3"]}
