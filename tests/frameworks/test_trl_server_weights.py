@@ -55,6 +55,7 @@ def train(folder, python, server, *, steps, kinds="weights", arguments=None, **s
     own = {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "1", "OMP_NUM_THREADS": "1"}
     ran = rldbg("run", *flags, "--", *command, cwd=folder, **own)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "launch.no-training" not in ran.stderr, ran.stderr
     return folder / "run"
 
 

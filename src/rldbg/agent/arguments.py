@@ -31,13 +31,17 @@ _TAKES_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 _RUNTIME_ENV_OPTIONS = ("--runtime-env-json", "--runtime-env")
 
 
-def arm_this_process() -> None:
-    """Applies the rule for this program, if there is one."""
+def arm_this_process(started: Sequence[str] = ()) -> None:
+    """Applies the rule for this program, if there is one.
+
+    A module that runs a script in its own process gives the command line that would have started the script.
+    """
     text = os.environ.get(ARGUMENTS_VARIABLE, "")
     if not text:
         return
     plan: dict[str, Any] = json.loads(text)
-    kind, name, _ = program_of(sys.orig_argv)
+    started = started or sys.orig_argv
+    kind, name, _ = program_of(started)
     before = list(sys.argv)
     if kind == "script" and Path(name).name == "ray" and sys.argv[1:3] == ["job", "submit"]:
         sys.argv[1:] = armed_job_submission(sys.argv[1:], plan.get("ray_job", {}))
@@ -46,7 +50,7 @@ def arm_this_process() -> None:
         if rule is None:
             return
         sys.argv[1:] = edited(sys.argv[1:], rule["edits"], rule["dialect"])
-    _note(before)
+    _note(started, before)
 
 
 def program_of(orig_argv: Sequence[str]) -> tuple[str, str, list[str]]:
@@ -167,14 +171,14 @@ def _read_yaml(path: str) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _note(before: Sequence[str]) -> None:
+def _note(started: Sequence[str], before: Sequence[str]) -> None:
     """The proof: what this process was started with, and what it finds in sys.argv."""
     run = os.environ.get("RLDBG_RUN", "")
     if not run:
         return
     from .redaction import load_redact
 
-    body = {"orig_argv": sys.orig_argv, "before": list(before), "argv": sys.argv, "pid": os.getpid()}
+    body = {"orig_argv": list(started), "before": list(before), "argv": sys.argv, "pid": os.getpid()}
     redact = load_redact() if os.environ.get("RLDBG_REDACT", "1") != "0" else None
     if redact is not None:
         body = redact(body, "")

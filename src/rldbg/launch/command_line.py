@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rldbg.launch.known_launchers import MODULES_THAT_LAUNCH, Peeled, peel
+from rldbg.launch.known_launchers import Peeled, module_that_launches, peel
 
 _INTERPRETER = re.compile(r"(?:python|pypy)(?:\d+(?:\.\d+)*)?(?:-dbg|d|t)?$")
 _DEEPEST = 12
@@ -55,8 +55,8 @@ def understand(words: Sequence[str]) -> Program:
     for _ in range(_DEEPEST):
         if rest and is_interpreter(rest[0]):
             program = _python(rest)
-            behind = MODULES_THAT_LAUNCH.get(program.name) if program.kind == "module" else None
-            if behind is None:
+            behind = module_that_launches(program.name) if program.kind == "module" else ()
+            if not behind:
                 return replace(program, launchers=tuple(launchers))
             rest = (*behind, *program.arguments)
         peeled = peel(rest)

@@ -4,6 +4,7 @@
 what cannot be guessed: which options take a value of their own when it is not written with `=`.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -111,6 +112,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
         ),
         starts="python",
     ),
+    Launcher(("http_weights",), starts="python"),
     Launcher(("debugpy",), values=word_set("--listen --connect --log-to --configure"), starts="python"),
     Launcher(("ray", "job", "submit"), "cluster", values=_RAY_VALUES, flags=word_set("--no-wait"), unknown="value"),
     Launcher(("srun",), "allocation", values=_SLURM_VALUES, flags=_SLURM_FLAGS - word_set("-W"), unknown="value"),
@@ -163,7 +165,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Launcher(("command",)),
 )
 
-MODULES_THAT_LAUNCH: dict[str, tuple[str, ...]] = {
+_MODULES_THAT_LAUNCH: dict[str, tuple[str, ...]] = {
     "torch.distributed.run": ("torchrun",),
     "torch.distributed.launch": ("torchrun",),
     "deepspeed": ("deepspeed",),
@@ -172,7 +174,13 @@ MODULES_THAT_LAUNCH: dict[str, tuple[str, ...]] = {
     "coverage": ("coverage",),
     "debugpy": ("debugpy",),
 }
-"""`python -m MODULE` forms of the launchers above."""
+_OWN_MODULE = re.compile(r"rldbg\.frameworks\.\w+\.(http_weights)")
+
+
+def module_that_launches(name: str) -> tuple[str, ...]:
+    """The launcher above that `python -m NAME` is a form of, in the words that start it; empty for other modules."""
+    own = _OWN_MODULE.fullmatch(name)
+    return (own[1],) if own else _MODULES_THAT_LAUNCH.get(name, ())
 
 
 def peel(words: Sequence[str]) -> Peeled | None:

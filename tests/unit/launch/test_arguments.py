@@ -1,11 +1,14 @@
 """The start-up hook's pure part: which rule holds for a program, and what it adds."""
 
 import json
+import sys
 
 import pytest
 
 from rldbg.agent import STARTUP
 from rldbg.agent.arguments import (
+    ARGUMENTS_VARIABLE,
+    arm_this_process,
     armed_job_submission,
     choose_rule,
     digest,
@@ -92,6 +95,17 @@ def test_of_two_trainings_each_gets_its_own_rule():
     assert choose_rule([first, second], "module", "pkg.main", ["stage=2", "lr=1", "date=now"]) is second
     assert choose_rule([first, second], "module", "pkg.main", ["stage=1", "lr=1"]) is first
     assert choose_rule([first, second], "module", "pkg.other", ["stage=1"]) is None
+
+
+def test_a_script_that_a_module_runs_in_its_own_process_gets_its_rule(monkeypatch, tmp_path):
+    plan = {"rules": [rule("script", "grpo.py", edits=[{"key": "--max_steps", "value": "1"}], dialect="flags")]}
+    monkeypatch.setenv(ARGUMENTS_VARIABLE, json.dumps(plan))
+    monkeypatch.setenv("RLDBG_RUN", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["grpo.py", "--seed", "3"])
+    arm_this_process(["python", *sys.argv])
+    assert sys.argv == ["grpo.py", "--seed", "3", "--max_steps", "1"]
+    (note,) = (tmp_path / "armed").glob("*.json")
+    assert json.loads(note.read_text())["orig_argv"] == ["python", "grpo.py", "--seed", "3"]
 
 
 def test_scripts_are_the_same_under_another_folder():

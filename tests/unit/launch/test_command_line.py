@@ -35,6 +35,7 @@ from rldbg.launch.command_line import understand
         ("torchrun --nproc_per_node=8 --nnodes 1 -m pkg.sft k=v", "module", "pkg.sft", ["k=v"], ["torchrun"]),
         ("torchrun --standalone --nproc-per-node 2 train.py --lr 1", "script", "train.py", ["--lr", "1"], ["torchrun"]),
         ("python -m torch.distributed.run --nproc-per-node 4 t.py x", "script", "t.py", ["x"], ["torchrun"]),
+        ("python -m rldbg.frameworks.trl.http_weights g.py --a 1", "script", "g.py", ["--a", "1"], ["http_weights"]),
         ("deepspeed --module pkg.train_sft --a 1", "module", "pkg.train_sft", ["--a", "1"], ["deepspeed"]),
         (
             "accelerate launch --config_file c.yaml --multi_gpu t.py --lr 1",

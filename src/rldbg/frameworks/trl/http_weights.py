@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from rldbg.agent.arguments import arm_this_process
 from rldbg.frameworks.weight_recording import record_served
 
 _MOST_BYTES = 256 << 20
@@ -78,6 +79,8 @@ def main() -> None:
         sys.exit("usage: python -m rldbg.frameworks.trl.http_weights SCRIPT [ARGUMENTS]")
     install()
     del sys.argv[0]
+    # A run's changes of options are meant for the script, which no interpreter of its own starts.
+    arm_this_process([sys.executable, *sys.argv])
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
