@@ -106,14 +106,14 @@ for target in (first, second, third, first):
 
 
 def test_all_holds_of_a_run_share_one_limit(tmp_path):
-    with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=6.0)) as job:
+    with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=15.0)) as job:
         process = job.start(job.write("train.py", THREADS))
         job.wait_stopped()
         job.client.request("continue", who="all")
         text = output(process)
     # The second exception is held for what the first has left, the third for nothing, the last is of a known kind.
-    assert text.count("waiting up to") == 2 and "6 s of 6 s are left" in text, text
-    assert "the 6 s for all exceptions of this run are used up" in text
+    assert text.count("waiting up to") == 2 and "15 s of 15 s are left" in text, text
+    assert "the 15 s for all exceptions of this run are used up" in text
 
 
 SLOW = """
