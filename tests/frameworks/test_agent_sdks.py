@@ -49,12 +49,12 @@ def recorded(folder, model):
     from rldbg.inference.backend import ModelCard
     from rldbg.inference.embedded.text import load_text
     from rldbg.inference.recorded.backend import RecordedBackend
-    from rldbg.inference.recorded.generations import Generations
+    from rldbg.inference.recorded.generations import RecordedGenerations
 
     text, tokenizer = load_text(model)
     ends = frozenset({tokenizer.eos_token_id, tokenizer.pad_token_id})
     card = ModelCard("bytes", "", 1 << 20, 1 << 20, ends, "float32", text, scores_prompts=False)
-    return RecordedBackend(Generations.read(folder), card)
+    return RecordedBackend(RecordedGenerations.read(folder), card)
 
 
 def test_every_sdk_calls_tools_and_its_recording_answers_the_same(tmp_path):

@@ -136,3 +136,12 @@ def test_what_a_lazy_package_imports_for_type_checkers_is_what_it_offers():
             imported = [node for block in blocks for node in block.body]
             declared = {alias.name for node in imported if isinstance(node, ast.ImportFrom) for alias in node.names}
             assert declared == set(dir(importlib.import_module(name))), name
+
+
+def test_every_public_class_has_a_name_of_its_own():
+    places: dict[str, list[str]] = {}
+    for module, file in _modules().items():
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}

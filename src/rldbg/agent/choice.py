@@ -7,7 +7,7 @@ from typing import Any
 from .selection import Subject, parse_selection
 
 
-class Choice:
+class BreakpointConditions:
     """Counts the hits of each place, those for which `ranks` and `when` hold."""
 
     def __init__(self) -> None:

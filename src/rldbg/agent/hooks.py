@@ -12,7 +12,7 @@ from typing import Any
 
 from . import async_tasks, collectives, values
 from .arming import armed_runtime_env
-from .choice import Choice
+from .choice import BreakpointConditions
 from .crash import is_end_by_signal
 from .identity import describe_process
 from .imports import AfterImports
@@ -56,9 +56,9 @@ def start(settings: Settings | None = None) -> Agent | None:
 
 def stop_without_a_run(frame: FrameType, **chosen: Any) -> None:
     """`rldbg.breakpoint` in a process that belongs to no run: chosen alike, then what breakpoint() does there."""
-    choice: Choice | None = getattr(sys, "_rldbg_choice", None)
+    choice: BreakpointConditions | None = getattr(sys, "_rldbg_choice", None)
     if choice is None:
-        choice = Choice()
+        choice = BreakpointConditions()
         setattr(sys, "_rldbg_choice", choice)  # noqa: B010 - mypy knows no such attribute
     if not choice.is_meant(frame, describe_process(Settings(run=Path()), {}), **chosen):
         return

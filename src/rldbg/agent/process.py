@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from . import collectives
-from .choice import Choice
+from .choice import BreakpointConditions
 from .debugger import Debugger, NoDebugger
 from .framing import Message
 from .halt import call_here, can_be_called_here
@@ -40,7 +40,7 @@ class Agent:
         self.settings = settings
         self._chosen: dict[str, Any] = {}
         self._stops = 0
-        self._choice = Choice()
+        self._choice = BreakpointConditions()
         self._counting = threading.Lock()
         self._link = self._new_link()
         self._debugger = Debugger(settings, dial=self._dial, ended=self._session_ended)

@@ -17,7 +17,7 @@ _OF_THE_SESSION = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingDifference:
     """One setting that the two runs do not share."""
 
     name: str
@@ -33,7 +33,7 @@ class ConfigurationDifference:
     """All settings compared, and those that differ."""
 
     compared: int
-    changes: tuple[Change, ...]
+    changes: tuple[SettingDifference, ...]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -67,5 +67,5 @@ def compare_configuration(a: Side, b: Side) -> ConfigurationDifference | None:
                 continue
             compared += 1
             if left != right:
-                changes.append(Change(path, left, right))
+                changes.append(SettingDifference(path, left, right))
     return ConfigurationDifference(compared, tuple(changes))

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from rldbg.analysis.measure import non_finite_numbers
-from rldbg.analysis.side import Side, Source
+from rldbg.analysis.side import Side, SideSource
 from rldbg.analysis.tolerances import Tolerances
 from rldbg.analysis.units import Unit, UnitResult, UnitWorker
 
@@ -22,8 +22,8 @@ _PARALLEL_FROM_BYTES = 1 << 28
 class Task(NamedTuple):
     """Units of one kind and step for one process, with all it needs to run them."""
 
-    a: Source
-    b: Source
+    a: SideSource
+    b: SideSource
     tolerances: Tolerances
     units: tuple[Unit, ...]
 

@@ -40,7 +40,7 @@ _COMPARED_BYTES = 1 << 18
 _WORTH_COMPARING_BYTES = 1 << 20
 
 
-class Source(NamedTuple):
+class SideSource(NamedTuple):
     """What another process needs to open the same side."""
 
     path: str
@@ -150,8 +150,8 @@ class Side:
         return self.recording.title
 
     @property
-    def source(self) -> Source:
-        return Source(self.recording.title, self.recording.layout.name, self.label, *self._narrowed)
+    def source(self) -> SideSource:
+        return SideSource(self.recording.title, self.recording.layout.name, self.label, *self._narrowed)
 
     def size_bytes(self, kind: str, step: int) -> int:
         """The size of the files of a kind and step."""

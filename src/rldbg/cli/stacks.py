@@ -11,7 +11,7 @@ from rldbg.cli.output import show
 from rldbg.core import ExitCode
 
 if TYPE_CHECKING:
-    from rldbg.live import Diagnosis, StackGroup, UnarmedJob
+    from rldbg.live import HangDiagnosis, StackGroup, UnarmedJob
 
 _LOOK_S = 120.0
 
@@ -106,7 +106,7 @@ def _show_unarmed(job: "UnarmedJob", wanted: dict[str, bool], diagnosing: bool, 
     return ExitCode.OK if all(stack.get("threads") for stack in view.stacks) else ExitCode.INCOMPLETE
 
 
-def _show(causes: list["Diagnosis"], groups: list["StackGroup"], notes: list[str], as_json: bool) -> int:
+def _show(causes: list["HangDiagnosis"], groups: list["StackGroup"], notes: list[str], as_json: bool) -> int:
     from rldbg.reports.findings import to_terminal
     from rldbg.reports.stacks import to_lines
 

@@ -107,7 +107,7 @@ def refuse_unknown(
             refuse_unknown(hints[key], value, source, path, ())
 
 
-class Described(NamedTuple):
+class SettingDescription(NamedTuple):
     """One setting for a page of the documentation."""
 
     name: str
@@ -115,7 +115,7 @@ class Described(NamedTuple):
     meaning: str
 
 
-def described(group: type) -> Iterator[Described]:
+def described(group: type) -> Iterator[SettingDescription]:
     """Every setting of a group, with the string under its field."""
     body = ast.parse(inspect.getsource(group)).body[0]
     assert isinstance(body, ast.ClassDef) and is_dataclass(group)
@@ -126,4 +126,4 @@ def described(group: type) -> Iterator[Described]:
     }
     for item in fields(group):
         default = item.default_factory() if item.default_factory is not MISSING else item.default
-        yield Described(item.name, default, meanings.get(item.name, ""))
+        yield SettingDescription(item.name, default, meanings.get(item.name, ""))

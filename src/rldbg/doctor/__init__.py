@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
     from rldbg.doctor.drafts import draft
     from rldbg.doctor.engines import EngineName
-    from rldbg.doctor.entries import Entry, Role
+    from rldbg.doctor.entries import KnownFailure, Role
     from rldbg.doctor.evidence import Failure, Hit
     from rldbg.doctor.fixes import home_folder, steps_of
     from rldbg.doctor.jobs import job_facts

@@ -6,7 +6,7 @@ places, so that a line broken by a terminal in the middle of one is still found 
 
 from functools import lru_cache
 
-from rldbg.doctor.syntax import Choice, Group, Literal, Repeat, Sequence, parsed
+from rldbg.doctor.syntax import Alternation, Literal, RegexGroup, Repeat, Sequence, parsed
 
 SHORTEST = 8
 """The engines compare eight bytes at once; shorter anchors would also be found everywhere."""
@@ -58,9 +58,9 @@ def _runs_and_branches(tree: Sequence) -> tuple[list[str], list[tuple[Sequence, 
         if len(current.strip().encode()) >= SHORTEST:
             runs.append(current)
         current = ""
-        if isinstance(node, Choice):
+        if isinstance(node, Alternation):
             branches.append(node.alternatives)
-        elif isinstance(node, Group) or (isinstance(node, Repeat) and node.low > 0):
+        elif isinstance(node, RegexGroup) or (isinstance(node, Repeat) and node.low > 0):
             inner_runs, inner_branches = _runs_and_branches(node.body)
             runs += inner_runs
             branches += inner_branches

@@ -54,7 +54,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Comparison(_Model):
+class NumericCondition(_Model):
     """A numeric condition on two named groups of the match, each a number with an optional unit of bytes."""
 
     left: str
@@ -78,7 +78,7 @@ class Signature(_Model):
     """The line is an exception, and the last file of its traceback matches this."""
     last_before: Slug | None = None
     """The line counts only when it is the last thing that happened before that entry's trouble began."""
-    when: list[Comparison] = []
+    when: list[NumericCondition] = []
     """Numbers of the match that must all compare so."""
     anchors: list[Annotated[str, AfterValidator(long_enough)]] = []
     """Literal texts, one of which is in every matching line; derived from `match` when not given."""
@@ -112,7 +112,7 @@ class Probe(_Model):
         return self
 
 
-class Family(_Model):
+class ExceptionFamily(_Model):
     """Exceptions that have no entry of their own and belong together by their type and where they were raised."""
 
     exception: Regex
@@ -128,7 +128,7 @@ class Family(_Model):
     """`frame | Type: message`; every one is a test."""
 
 
-class Entry(_Model):
+class KnownFailure(_Model):
     """A known failure."""
 
     id: Slug
@@ -140,7 +140,7 @@ class Entry(_Model):
     severity: Literal["error", "warning"] = "error"
     """A warning is named as the cause only when nothing else in the log failed for an unknown reason."""
     signatures: list[Signature] = []
-    family: Family | None = None
+    family: ExceptionFamily | None = None
     """Which exceptions without an entry it stands for; asked only when nothing else explains the failure."""
     not_examples: list[str] = []
     """Lines that look similar and must not match."""

@@ -20,7 +20,7 @@ def is_aside(file: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPlace:
     """Where something stands in the logs, who wrote it and when."""
 
     file: str
@@ -43,7 +43,7 @@ class Hit:
     """A line that matches a signature of an entry."""
 
     entry: str
-    place: Place
+    place: LogPlace
     text: str
     matched: str
     """The part of the line that matched."""
@@ -76,7 +76,7 @@ class Failure:
     kind: str
     """The exception's type, or the words of the crash."""
     message: str
-    place: Place
+    place: LogPlace
     frames: tuple[str, ...] = ()
     lines: int = 1
     """How many lines of the log it takes up."""
@@ -85,7 +85,7 @@ class Failure:
     known_as: tuple[str, ...] = ()
     """The entries whose signature its own lines match."""
     count: int = 1
-    last: Place | None = None
+    last: LogPlace | None = None
     """Where it was seen for the last time, if more than once."""
 
     @property
@@ -107,7 +107,7 @@ class LogEnd:
 
 
 @dataclass(slots=True)
-class Evidence:
+class LogEvidence:
     """Everything found in all logs."""
 
     files: list[str] = field(default_factory=list)
@@ -132,7 +132,7 @@ class Evidence:
         """Whether nothing but logs of side processes was read: then they are what the user asks about."""
         return all(is_aside(file) for file in self.files)
 
-    def survived(self, place: Place) -> bool:
+    def survived(self, place: LogPlace) -> bool:
         """Whether training went on for at least two steps after a place in its log, began or was completed after it, or
         whether the server that wrote it has answered a request since."""
         served = self.served.get((place.file, place.speaker.pid), -1)

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from rldbg.doctor.syntax import (
+    Alternation,
     BackReference,
     CharacterClass,
-    Choice,
-    Group,
     Literal,
     LookAround,
+    RegexGroup,
     Repeat,
     Sequence,
     parsed,
@@ -94,9 +94,9 @@ def _count_wide(tree: Sequence, *, inside_repeat: bool) -> int:
                 raise ValueError("back-references are not allowed")
             case LookAround(_, behind=True):
                 raise ValueError("look-behind is not allowed")
-            case LookAround(body) | Group(body):
+            case LookAround(body) | RegexGroup(body):
                 wide += _count_wide(body, inside_repeat=inside_repeat)
-            case Choice(alternatives):
+            case Alternation(alternatives):
                 wide += sum(_count_wide(part, inside_repeat=inside_repeat) for part in alternatives)
             case Repeat(_, high, body):
                 if high > 1 and inside_repeat:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from string import ascii_letters
 
 from rldbg.doctor.cleaning import Line, Speaker, without_environment
-from rldbg.doctor.entries import Entry
-from rldbg.doctor.evidence import Failure, Place
+from rldbg.doctor.entries import KnownFailure
+from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.expressions import Expression
-from rldbg.doctor.window import CARETS, RECORD_START, Window
+from rldbg.doctor.window import CARETS, RECORD_START, LogWindow
 
 TRACEBACK = "Traceback (most recent call last)"
 CRASH_WORDS = (
@@ -116,7 +116,7 @@ _RAISED = re.compile(
 _FRAME_PART = re.compile(r"^\s+\S|^[\s^~]+$")
 
 
-def failure_at(window: Window, anchor: str, place: Place) -> Failure | None:
+def failure_at(window: LogWindow, anchor: str, place: LogPlace) -> Failure | None:
     """The failure that begins at an anchor, or None when the words there are none."""
     if anchor == TRACEBACK:
         return _traceback(window, place)
@@ -136,7 +136,7 @@ def _after(text: str, word: str) -> str:
     return text.partition(word)[2].strip(" :")[:300]
 
 
-def _lone_exception(window: Window, place: Place) -> Failure | None:
+def _lone_exception(window: LogWindow, place: LogPlace) -> Failure | None:
     """An exception line that stands by itself, as in excerpts and in logs of one-line messages."""
     if TRACEBACK in window.line.text:
         return None  # it quotes another one, which says more and is found by its own words
@@ -207,7 +207,7 @@ def _as_exception(text: str) -> tuple[str, str] | None:
     return match["type"], (match["message"] or "").strip()[:300]
 
 
-def _traceback(window: Window, place: Place) -> Failure | None:
+def _traceback(window: LogWindow, place: LogPlace) -> Failure | None:
     """Frames and exception of a traceback; lines of other processes in between are left out. What is raised as an
     object is removed ends nothing."""
     if any(_IGNORED in line.text for line in window.above(1)):
@@ -240,7 +240,7 @@ def _shown_last(lines: Sequence[Line]) -> tuple[str, str]:
     return ("AssertionError", code[:300]) if code.startswith("assert ") else ("traceback without its last line", "")
 
 
-def _lines_of(window: Window) -> list[Line]:
+def _lines_of(window: LogWindow) -> list[Line]:
     """The lines under the head of a traceback, without its logger's prefix; or those inside its own line."""
     inner = _INNER_BREAK.split(window.line.text.partition(TRACEBACK)[2])
     if len(inner) > 2:  # a frame and an exception
@@ -255,7 +255,7 @@ def _is_shown_code(lines: Sequence[Line], number: int) -> bool:
     return number > 0 and bool(_FRAME.search(lines[number - 1].text)) and text[:1].isspace()
 
 
-def _is_chained(window: Window) -> bool:
+def _is_chained(window: LogWindow) -> bool:
     return any(_CHAIN.search(line.text) for line in window.above(3))
 
 
@@ -263,7 +263,7 @@ def _same_voice(line: Line, other: Line) -> bool:
     return not line.speaker.known or not other.speaker.known or line.speaker.pid == other.speaker.pid
 
 
-def family_of(failure: Failure, entries: Iterable[Entry]) -> Entry | None:
+def family_of(failure: Failure, entries: Iterable[KnownFailure]) -> KnownFailure | None:
     """The first entry whose family an exception belongs to; where it was raised says more than its message."""
     families = [(entry, entry.family) for entry in entries if entry.family is not None]
     frames = [without_environment(frame) for frame in failure.frames]

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from rldbg.doctor.clock import Stamp
-from rldbg.doctor.entries import Entry, Role
-from rldbg.doctor.evidence import Evidence, Failure, LogEnd
+from rldbg.doctor.entries import KnownFailure, Role
+from rldbg.doctor.evidence import Failure, LogEnd, LogEvidence
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.library import Library
 from rldbg.doctor.root_cause import Judgement, Sighting
@@ -62,7 +62,7 @@ _HINTS = (
 
 
 def next_steps(
-    judgement: Judgement, evidence: Evidence, library: Library, flights: Sequence[FlightReport] = ()
+    judgement: Judgement, evidence: LogEvidence, library: Library, flights: Sequence[FlightReport] = ()
 ) -> Iterator[str]:
     """Steps in the order in which they are worth trying."""
     for rank in sorted({rank for report in flights for rank in report.culprits}):
@@ -84,19 +84,19 @@ def next_steps(
         yield f"possible cause: {entry.title} ({entry.id}); {_confirmation(entry)}"
 
 
-def _words_seen(evidence: Evidence) -> str:
+def _words_seen(evidence: LogEvidence) -> str:
     """The known lines and the frames of all failures, in lower case."""
     frames = (frame for failure in evidence.failures for frame in (failure.headline, *failure.frames))
     return "\n".join([*(hit.text for hit in evidence.hits), *frames]).lower()
 
 
-def _is_of_another(entry: Entry, seen: str) -> bool:
+def _is_of_another(entry: KnownFailure, seen: str) -> bool:
     """Whether an entry is of a framework or an engine that the logs never name."""
     names = (framework.name.replace("_", "-") for framework in frameworks())
     return any(entry.id.startswith(f"{name}-") and name.partition("-")[0] not in seen for name in names)
 
 
-def _candidates(judgement: Judgement, library: Library, seen: str) -> list[Entry]:
+def _candidates(judgement: Judgement, library: Library, seen: str) -> list[KnownFailure]:
     """The causes that an unknown exception resembles; without one those that fit the most specific symptoms best, then
     those that are usual for a symptom that anything can cause."""
     if judgement.first_error is not None:
@@ -120,7 +120,7 @@ def _candidates(judgement: Judgement, library: Library, seen: str) -> list[Entry
     return [library.entries[name] for name in sorted(fit, key=order)[:_CANDIDATES]]
 
 
-def _confirmation(entry: Entry) -> str:
+def _confirmation(entry: KnownFailure) -> str:
     """What would confirm an entry: its line in another log, a command, or what its explanation says."""
     command = next((probe.command for probe in entry.probes if probe.command), None)
     if command:
@@ -149,7 +149,7 @@ def _filled(template: str, sighting: Sighting) -> str:
     return re.sub(r"\{(worker|node|pid|since|rank|crashed)\}", lambda match: values[match[1]], template)
 
 
-def _silence(judgement: Judgement, evidence: Evidence) -> Iterator[str]:
+def _silence(judgement: Judgement, evidence: LogEvidence) -> Iterator[str]:
     """When the waiting began, and whose log ends there while the others go on."""
     waits = [s.first for s in judgement.fallout if s.first.timeout_s is not None and s.first.since is not None]
     if not waits:
@@ -167,7 +167,7 @@ def _silent_since(begin: Stamp, ends: list[LogEnd]) -> list[LogEnd]:
     return silent if len(silent) < len(timed) else []
 
 
-def resembling(failure: Failure, library: Library, count: int) -> list[Entry]:
+def resembling(failure: Failure, library: Library, count: int) -> list[KnownFailure]:
     """The causes that an exception without an entry resembles most: candidates to look into, never a verdict."""
     said = _words(failure.message)
     causes = [entry for entry in library.entries.values() if entry.can_be_cause and entry.signatures]
@@ -184,7 +184,7 @@ def _share(words: frozenset[str], weights: Mapping[str, float]) -> float:
     return sum(shared) / sum(weights.values()) if len(shared) >= _SHARED_WORDS else 0.0
 
 
-def _words_of(entry: Entry) -> frozenset[str]:
+def _words_of(entry: KnownFailure) -> frozenset[str]:
     return frozenset().union(*(_words(line) for signature in entry.signatures for line in signature.examples))
 
 

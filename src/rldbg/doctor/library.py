@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rldbg.core import Environment, UsageError
 from rldbg.doctor.anchors import NoAnchorError, anchors_of
-from rldbg.doctor.entries import PACKAGED, Entry
+from rldbg.doctor.entries import PACKAGED, KnownFailure
 from rldbg.frameworks import frameworks
 
 _FEW_CAUSES = 4
@@ -23,7 +23,7 @@ _FEW_CAUSES = 4
 class Library:
     """The entries by id, and who can cause whom: a relation that one of the two states is in both."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[KnownFailure]) -> None:
         stated = {entry.id: entry for entry in entries}
         pairs = {(entry.id, effect): None for entry in stated.values() for effect in entry.leads_to}
         pairs |= {
@@ -37,7 +37,7 @@ class Library:
                 raise UsageError(f"{by} refers to {unknown}, which is not an entry", "correct leads_to, downstream_of")
             effects[cause].append(effect)
             causes[effect].append(cause)
-        self.entries: Mapping[str, Entry] = {
+        self.entries: Mapping[str, KnownFailure] = {
             name: entry.model_copy(update={"leads_to": effects[name], "downstream_of": causes[name]})
             for name, entry in stated.items()
         }
@@ -46,7 +46,7 @@ class Library:
     def load(cls, folders: Sequence[Path | str] = (), environment: Environment | None = None) -> "Library":
         """The packaged knowledge and that of the given folders, or of RLDBG_KNOWLEDGE (separated by colons)."""
         named = [Path(item) for item in (environment or Environment()).text("RLDBG_KNOWLEDGE").split(":") if item]
-        entries: dict[str, Entry] = {}
+        entries: dict[str, KnownFailure] = {}
         for entry in packaged():
             entries[entry.id] = entry
         for folder in (*named, *map(Path, folders)):
@@ -68,7 +68,7 @@ class Library:
         """Whether something is known that can cause it, and not everything can: then it narrows the cause down."""
         return 0 < len(set(self.entries[name].downstream_of) - {name}) <= _FEW_CAUSES
 
-    def __getitem__(self, name: str) -> Entry:
+    def __getitem__(self, name: str) -> KnownFailure:
         if name not in self.entries:
             raise UsageError(f"no entry {name!r}", f"`rldbg doctor --list` lists all; nearest: {self._nearest(name)}")
         return self.entries[name]
@@ -91,13 +91,13 @@ def _reach(start: str, direct: Mapping[str, frozenset[str]]) -> set[str]:
 
 
 @lru_cache(maxsize=1)
-def packaged() -> tuple[Entry, ...]:
+def packaged() -> tuple[KnownFailure, ...]:
     """The entries that come with rldbg and with frameworks; they cannot change while it runs."""
     of_frameworks = [file for framework in frameworks() if (file := framework.file("knowledge.yaml")) is not None]
     return tuple(entry for place in (PACKAGED, *of_frameworks) for entry in read_folder(place))
 
 
-def read_folder(folder: Path) -> list[Entry]:
+def read_folder(folder: Path) -> list[KnownFailure]:
     """Every entry of the YAML files in a folder (or of one file); errors name file, entry and what is wrong."""
     files = [folder] if folder.is_file() else sorted((*folder.glob("*.yaml"), *folder.glob("*.yml")))
     if not files:
@@ -117,7 +117,7 @@ class _EachKeyOnce(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: igno
         return mapping
 
 
-def _read_file(file: Path) -> list[Entry]:
+def _read_file(file: Path) -> list[KnownFailure]:
     try:
         raw: Any = yaml.load(file.read_text(encoding="utf-8"), Loader=_EachKeyOnce)
     except (OSError, yaml.YAMLError) as error:
@@ -131,7 +131,7 @@ def _read_file(file: Path) -> list[Entry]:
     for item in raw:
         name = item.get("id", "?") if isinstance(item, dict) else "?"
         try:
-            entry = Entry.model_validate(category | item if isinstance(item, dict) else item)
+            entry = KnownFailure.model_validate(category | item if isinstance(item, dict) else item)
             for expression in _searched(entry):
                 anchors_of(expression)
         except ValidationError as error:
@@ -146,6 +146,6 @@ def _read_file(file: Path) -> list[Entry]:
     return entries
 
 
-def _searched(entry: Entry) -> list[str]:
+def _searched(entry: KnownFailure) -> list[str]:
     """The expressions that must be findable by literal text."""
     return [s.match for s in entry.signatures if not s.anchors] + entry.needs + entry.excluded_by

@@ -9,7 +9,7 @@ from rldbg.doctor import failures
 from rldbg.doctor.anchors import anchors_of
 from rldbg.doctor.cleaning import clean, is_warning
 from rldbg.doctor.engines import Engine, EngineName, engine_for
-from rldbg.doctor.entries import Entry, Signature
+from rldbg.doctor.entries import KnownFailure, Signature
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.library import Library
 
@@ -18,7 +18,7 @@ from rldbg.doctor.library import Library
 class SignaturePattern:
     """A signature, ready to be tried at a place."""
 
-    entry: Entry
+    entry: KnownFailure
     signature: Signature
     match: Expression
     unless: Expression | None
@@ -120,7 +120,7 @@ def _anchored(library: Library) -> Iterator[tuple[Pattern, Sequence[str], Sequen
         yield CrashPattern(anchor), (anchor,), (anchor,)
 
 
-def _signature_pattern(entry: Entry, signature: Signature) -> SignaturePattern:
+def _signature_pattern(entry: KnownFailure, signature: Signature) -> SignaturePattern:
     def expression(source: str | None) -> Expression | None:
         return Expression(source) if source else None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rldbg.core import ExitCode, Finding, Run, write_whole
 from rldbg.doctor.diagnosis import Cause, Confidence, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
-from rldbg.doctor.evidence import Evidence, Hit
+from rldbg.doctor.evidence import Hit, LogEvidence
 from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
 from rldbg.doctor.guidance import next_steps
 from rldbg.doctor.jobs import job_facts
@@ -78,7 +78,7 @@ def diagnose(
 
 
 def conclude(
-    evidence: Evidence,
+    evidence: LogEvidence,
     library: Library,
     *,
     probes: Sequence[ProbeResult] = (),
@@ -130,7 +130,7 @@ def _only_says_whose_code(judgement: Judgement) -> bool:
 def _cause(
     sighting: Sighting,
     judgement: Judgement,
-    evidence: Evidence,
+    evidence: LogEvidence,
     probes: Sequence[ProbeResult],
     environment: dict[str, str],
 ) -> Cause:

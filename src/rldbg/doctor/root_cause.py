@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rldbg.doctor.clock import Stamp
-from rldbg.doctor.entries import Entry, Role
-from rldbg.doctor.evidence import Evidence, Failure, Hit
+from rldbg.doctor.entries import KnownFailure, Role
+from rldbg.doctor.evidence import Failure, Hit, LogEvidence
 from rldbg.doctor.failures import family_of, is_wrapper
 from rldbg.doctor.library import Library
 
@@ -29,7 +29,7 @@ _CHAIN_LINES = 4
 class Sighting:
     """An entry, and the places where it was seen, earliest first."""
 
-    entry: Entry
+    entry: KnownFailure
     hits: tuple[Hit, ...]
     survived: bool
     by_family: bool = False
@@ -53,7 +53,7 @@ class Judgement:
     """Whether anything failed at all."""
 
 
-def judge(evidence: Evidence, library: Library) -> Judgement:
+def judge(evidence: LogEvidence, library: Library) -> Judgement:
     """The root causes among everything seen."""
     seen = sightings(evidence, library)
     aside = [] if evidence.read_only_aside else _only_aside(seen, library)
@@ -81,7 +81,7 @@ def judge(evidence: Evidence, library: Library) -> Judgement:
     )
 
 
-def _is_harmless(sighting: Sighting, evidence: Evidence) -> bool:
+def _is_harmless(sighting: Sighting, evidence: LogEvidence) -> bool:
     """A look-alike; but one that is harmless only as long as things go on is not, when a log ends with it and no log
     says that all steps are done."""
     if sighting.entry.role is not Role.BENIGN:
@@ -116,7 +116,7 @@ def _is_direct(cause: Sighting, effect: Sighting, library: Library) -> bool:
     return effect.entry.id in library.direct_effects[cause.entry.id] and explains(cause, effect, library)
 
 
-def sightings(evidence: Evidence, library: Library) -> Mapping[str, Sighting]:
+def sightings(evidence: LogEvidence, library: Library) -> Mapping[str, Sighting]:
     """The entries whose hits count in their context."""
     by_entry: dict[str, list[Hit]] = {}
     for hit in evidence.hits:
@@ -229,7 +229,7 @@ def _by_time(found: Iterable[Sighting]) -> list[Sighting]:
     return sorted(listed, key=lambda s: s.first.place.order)
 
 
-def _first_unknown(evidence: Evidence, library: Library, seen: Mapping[str, Sighting]) -> Failure | None:
+def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, Sighting]) -> Failure | None:
     """The first exception without an entry that was not survived; wrappers and chained ones only if nothing else is.
 
     An entry whose words it has but whose context is missing does not explain it.

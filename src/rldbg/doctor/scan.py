@@ -15,12 +15,12 @@ from itertools import chain, islice
 
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in, stated_wait_s, stated_year
-from rldbg.doctor.evidence import Evidence, Failure, Hit, LogEnd, Place, excerpt
+from rldbg.doctor.evidence import Failure, Hit, LogEnd, LogEvidence, LogPlace, excerpt
 from rldbg.doctor.failures import failure_at, is_error_line, skeleton
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern, too_slow
 from rldbg.doctor.signatures import Match, match_at
-from rldbg.doctor.sources import MARGIN_BYTES, Chunk, Source, chunks, unreadable
-from rldbg.doctor.window import FOLDED_UP_TO_BYTES, Window, straddling
+from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, chunks, unreadable
+from rldbg.doctor.window import FOLDED_UP_TO_BYTES, LogWindow, straddling
 
 KEPT_PER_SIGNATURE = 64
 BUDGET_S = 5.0
@@ -65,17 +65,17 @@ class Scanner:
         self.on_bytes = on_bytes or (lambda _count: None)
         self.on_hit = on_hit or (lambda _hit: None)
         self.budget_s = budget_s
-        self.evidence = Evidence()
+        self.evidence = LogEvidence()
         self.year = 0
         """The year that a log of this story states; logs that state none are of the same year."""
 
-    def read_all(self, sources: Sequence[Source]) -> Evidence:
+    def read_all(self, sources: Sequence[LogSource]) -> LogEvidence:
         self.year = next((year for source in sources if (year := source.stated_year)), 0)
         for source in sources:
             self.read(source)
         return self.evidence
 
-    def read(self, source: Source) -> None:
+    def read(self, source: LogSource) -> None:
         """One log. What is wrong with it becomes a finding; what could be read before that counts."""
         reader = LogReader(self, source)
         try:
@@ -91,7 +91,7 @@ class Scanner:
 class LogReader:
     """The state of reading one log: what was kept, what was spent, where the last line stood."""
 
-    def __init__(self, scanner: Scanner, source: Source) -> None:
+    def __init__(self, scanner: Scanner, source: LogSource) -> None:
         self._scanner = scanner
         self._source = source
         self._evidence = scanner.evidence
@@ -171,7 +171,7 @@ class LogReader:
         if self._tries_here[key] >= limit or self._spent_s.get(key, 0.0) > self._scanner.budget_s:
             self._flooded[pattern.entry.id] += 1
             return
-        window = Window(chunk, at)
+        window = LogWindow(chunk, at)
         line = (pattern.entry.id, pattern.signature.last_before or "", window.offset)
         if line in self._seen_lines:
             return
@@ -193,7 +193,7 @@ class LogReader:
         if before <= self._scanner.budget_s < self._spent_s[key]:
             self._evidence.findings.append(too_slow(pattern, self._source.name))
 
-    def _keep(self, pattern: SignaturePattern, window: Window, match: Match) -> None:
+    def _keep(self, pattern: SignaturePattern, window: LogWindow, match: Match) -> None:
         """Keeps the first hits of a signature; of those that count only right before a trouble the latest ones."""
         key = id(pattern)
         self._evidence.counts[pattern.entry.id] = self._evidence.counts.get(pattern.entry.id, 0) + window.line.repeated
@@ -219,12 +219,12 @@ class LogReader:
 
     def _try_clue(self, pattern: CluePattern, chunk: Chunk, at: int) -> None:
         if pattern.match.source not in self._evidence.clues:
-            window = Window(chunk, at)
+            window = LogWindow(chunk, at)
             if pattern.match.search(window.line.text) or pattern.match.search(window.joined.text):
                 self._evidence.clues.add(pattern.match.source)
 
     def _try_crash(self, pattern: CrashPattern, chunk: Chunk, at: int) -> None:
-        window = Window(chunk, at)
+        window = LogWindow(chunk, at)
         start, end = window.bounds
         if pattern.anchor.encode() not in chunk.data[start:end]:
             return
@@ -238,8 +238,8 @@ class LogReader:
         elif len(self._failures) < _KEPT_FAILURES:
             self._failures[key] = failure
 
-    def _place(self, window: Window) -> Place:
-        return Place(
+    def _place(self, window: LogWindow) -> LogPlace:
+        return LogPlace(
             self._source.name,
             window.line_number,
             window.offset,
@@ -247,7 +247,7 @@ class LogReader:
             self._stamp(window),
         )
 
-    def _stamp(self, window: Window) -> Stamp | None:
+    def _stamp(self, window: LogWindow) -> Stamp | None:
         if own := stamp_in(window.line.text, year=self._year):
             return own
         for raw in chain(islice(window.raw_above(), 25), islice(window.raw_below(), 8)):
@@ -276,14 +276,14 @@ class LogReader:
 
     def _note_served(self, chunk: Chunk, places: Sequence[int]) -> None:
         for at in places:
-            speaker = Window(chunk, at).line.speaker.filled_from(self._source.speaker)
+            speaker = LogWindow(chunk, at).line.speaker.filled_from(self._source.speaker)
             self._evidence.served[self._source.name, speaker.pid] = chunk.offset + at
 
-    def _backwards(self) -> Iterator[Window]:
+    def _backwards(self) -> Iterator[LogWindow]:
         """The lines of the log's last part, the last one first."""
         rest = self._tail.data.rstrip() if self._tail is not None else b""
         while self._tail is not None and rest:
-            window = Window(self._tail, len(rest) - 1)
+            window = LogWindow(self._tail, len(rest) - 1)
             yield window
             rest = rest[: window.bounds[0]].rstrip()
 

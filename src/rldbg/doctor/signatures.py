@@ -4,10 +4,10 @@ import re
 from typing import NamedTuple
 
 from rldbg.doctor.cleaning import is_warning, without_environment
-from rldbg.doctor.entries import Comparison
+from rldbg.doctor.entries import NumericCondition
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.patterns import SignaturePattern
-from rldbg.doctor.window import Window
+from rldbg.doctor.window import LogWindow
 
 NEAR_LINES = 60
 _FRAME_LINES = 6
@@ -33,7 +33,7 @@ class Match(NamedTuple):
     matched: str
 
 
-def match_at(pattern: SignaturePattern, window: Window) -> Match | None:
+def match_at(pattern: SignaturePattern, window: LogWindow) -> Match | None:
     """The match of a signature at a place, or None when its words or its context do not hold."""
     text, found = window.line.text, pattern.match.search(window.line.text)
     if found is None:
@@ -56,13 +56,13 @@ def match_at(pattern: SignaturePattern, window: Window) -> Match | None:
     return Match(text, found[0])
 
 
-def _across_fold(pattern: SignaturePattern, window: Window) -> re.Match[str] | None:
+def _across_fold(pattern: SignaturePattern, window: LogWindow) -> re.Match[str] | None:
     """A match that begins or ends in the place's own line; one inside a neighbour is the neighbour's."""
     text, begin, end = window.joined
     return next((m for m in pattern.match.finditer(text) if m.start() < end and m.end() > begin), None)
 
 
-def _neighbourhood_fits(pattern: SignaturePattern, window: Window) -> bool:
+def _neighbourhood_fits(pattern: SignaturePattern, window: LogWindow) -> bool:
     if pattern.raised_in is not None and not _was_raised_in(pattern.raised_in, window):
         return False
     if pattern.near is None and pattern.not_near is None:
@@ -73,7 +73,7 @@ def _neighbourhood_fits(pattern: SignaturePattern, window: Window) -> bool:
     return pattern.not_near is None or not any(pattern.not_near.search(line) for line in lines)
 
 
-def _was_raised_in(place: Expression, window: Window) -> bool:
+def _was_raised_in(place: Expression, window: LogWindow) -> bool:
     """Whether the last file above an exception is of a kind; a frame has its code and carets under it."""
     frames = (frame for line in window.above(_FRAME_LINES) if (frame := _FRAME.search(line.text)))
     last = next(frames, None)
@@ -88,7 +88,7 @@ def _is_advice(text: str, start: int) -> bool:
     return bool(_ADVICE.search(sentence))
 
 
-def _holds(condition: Comparison, match: re.Match[str]) -> bool:
+def _holds(condition: NumericCondition, match: re.Match[str]) -> bool:
     left, right = _quantity(match[condition.left]), _quantity(match[condition.right])
     return left is not None and right is not None and left > condition.factor * right
 

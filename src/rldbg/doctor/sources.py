@@ -44,7 +44,7 @@ _DUMP_NAME = re.compile(r"^(?:_dump_|nccl_trace_rank_|comm_lib_trace_rank_)\d+$"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """One log: where it is, and what its name says about its writer."""
 
     path: Path | None
@@ -177,7 +177,7 @@ def _utf16(head: bytearray) -> str | None:
 class Found:
     """The result of looking for logs."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[LogSource, ...]
     dump_folders: tuple[Path, ...]
     """Folders with flight-recorder dumps of torch."""
     stacks: tuple[Path, ...]
@@ -187,13 +187,13 @@ class Found:
 
 def find_sources(paths: Sequence[str | Path], *, or_none: bool = False) -> Found:
     """Every log under the given paths; IncompleteDataError when there is none at all, unless that may be."""
-    sources: list[Source] = []
+    sources: list[LogSource] = []
     dumps: list[Path] = []
     stacks: list[Path] = []
     findings: list[Finding] = []
     for path in paths:
         if str(path) == "-":
-            sources.append(Source(None))
+            sources.append(LogSource(None))
             continue
         matches = [Path(path)] if os.path.lexists(path) else _expanded(str(path))
         if not matches:
@@ -229,7 +229,7 @@ def _expanded(pattern: str) -> list[Path]:
     return [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 - absolute patterns too
 
 
-def _collect(path: Path, sources: list[Source], dumps: list[Path], findings: list[Finding]) -> None:
+def _collect(path: Path, sources: list[LogSource], dumps: list[Path], findings: list[Finding]) -> None:
     if not path.is_dir():
         sources.append(_source(path, path.name))
         return
@@ -257,13 +257,13 @@ def _looks_like_log(file: Path) -> bool:
     return not _NO_LOG.fullmatch(suffix.lower()) and file.name not in _NOT_LOGS and file.is_file()
 
 
-def _source(path: Path, shown: str) -> Source:
+def _source(path: Path, shown: str) -> LogSource:
     if is_crash_file(path):
-        return Source(path, crash_speaker(path))
+        return LogSource(path, crash_speaker(path))
     worker = _RAY_WORKER.search(path.name)
     rank = _RANK_NAME.search(shown)
     node = _NODE_NAME.search(str(Path(shown).parent) if "/" in shown else "")
-    return Source(
+    return LogSource(
         path,
         Speaker(
             name=path.name.split(".")[0] if path.name.startswith(("raylet", "gcs_server", "dashboard")) else "",

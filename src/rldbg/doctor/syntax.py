@@ -23,11 +23,11 @@ class BackReference(NamedTuple):
     """Text that was matched before, or a choice that depends on it."""
 
 
-class Choice(NamedTuple):
+class Alternation(NamedTuple):
     alternatives: tuple["Sequence", ...]
 
 
-class Group(NamedTuple):
+class RegexGroup(NamedTuple):
     body: "Sequence"
 
 
@@ -43,7 +43,7 @@ class Repeat(NamedTuple):
     body: "Sequence"
 
 
-Node = Literal | CharacterClass | BackReference | Choice | Group | LookAround | Repeat
+Node = Literal | CharacterClass | BackReference | Alternation | RegexGroup | LookAround | Repeat
 Sequence = tuple[Node, ...]
 
 _QUANTIFIER = re.compile(r"(?:(?P<sign>[*+?])|\{(?P<exact>\d+)\}|\{(?P<low>\d*),(?P<high>\d*)\})[?+]?")
@@ -74,7 +74,7 @@ class _Parser:
         while self._peek() == "|":
             self.at += 1
             found.append(self._sequence())
-        return found[0] if len(found) == 1 else (Choice(tuple(found)),)
+        return found[0] if len(found) == 1 else (Alternation(tuple(found)),)
 
     def _sequence(self) -> Sequence:
         nodes: list[Node] = []
@@ -117,7 +117,7 @@ class _Parser:
             return (BackReference(), *body)
         if opening["look"]:
             return (LookAround(body, behind="<" in opening["look"]),)
-        return body if opening["bare"] else (Group(body),)
+        return body if opening["bare"] else (RegexGroup(body),)
 
     def _class(self) -> Node:
         self.at += 1

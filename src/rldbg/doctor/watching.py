@@ -9,7 +9,7 @@ from rldbg.doctor.jobs import job_facts
 from rldbg.doctor.patterns import SearchIndex
 from rldbg.doctor.pipeline import conclude
 from rldbg.doctor.scan import LogReader, Scanner
-from rldbg.doctor.sources import MARGIN_BYTES, Chunk, Source, find_sources, unreadable
+from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, find_sources, unreadable
 
 _POLL_S = 0.5
 _SETTLE_S = 3.0
@@ -19,7 +19,7 @@ _MAX_STEP = 8 << 20
 class FollowedLog:
     """One growing log: what was read stays read, and only whole lines are looked at."""
 
-    def __init__(self, scanner: Scanner, source: Source) -> None:
+    def __init__(self, scanner: Scanner, source: LogSource) -> None:
         self.source = source
         self._reader = LogReader(scanner, source)
         self._scanner = scanner

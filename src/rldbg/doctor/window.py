@@ -34,7 +34,7 @@ class Joined(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Window:
+class LogWindow:
     """A place in a chunk, and the text around it."""
 
     chunk: Chunk

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Quantities = Mapping[str, Any]
 
 
-class LossSettings:
+class FrameworkLossSettings:
     """A framework's configuration as its losses read it: by attribute, by key, or by `get`."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:

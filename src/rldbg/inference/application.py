@@ -16,7 +16,7 @@ from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
 from rldbg.inference.deployment import PROXY_HEALTH
 from rldbg.inference.protocols.http import Json, routes
-from rldbg.inference.protocols.messages import Messages, messages_error
+from rldbg.inference.protocols.messages import MessagesProtocol, messages_error
 from rldbg.inference.protocols.openai import OpenAi, openai_error
 from rldbg.inference.protocols.responses import Responses
 from rldbg.inference.protocols.sglang import SglangGeneration, sglang_error
@@ -56,7 +56,7 @@ def build_application(backend: Backend, service: Service | None = None) -> Starl
             *routes(SglangControl(backend, mode).table(), sglang_error),
             *routes(OpenAi(backend, mode).table(), openai_error),
             *routes(Responses(backend, mode).table(), openai_error),
-            *routes(Messages(backend, mode).table(), messages_error),
+            *routes(MessagesProtocol(backend, mode).table(), messages_error),
             *routes(Areal(backend).table(), areal_error),
             *routes(Vllm(backend, mode).table(), openai_error),
             *routes(Slime(backend, service.replicas).table(), sglang_error),

@@ -102,7 +102,7 @@ def _recorded(settings: ServerSettings) -> "Backend":
     from rldbg.inference.backend import ModelCard
     from rldbg.inference.embedded.text import UnreadText, load_text
     from rldbg.inference.recorded.backend import RecordedBackend
-    from rldbg.inference.recorded.generations import Generations
+    from rldbg.inference.recorded.generations import RecordedGenerations
 
     text, tokenizer = load_text(settings.model) if settings.model else (UnreadText(), None)
     ids = (getattr(tokenizer, name, None) for name in ("eos_token_id", "pad_token_id"))
@@ -117,7 +117,7 @@ def _recorded(settings: ServerSettings) -> "Backend":
         scores_prompts=False,
     )
     assert settings.recording is not None
-    return RecordedBackend(Generations.read(settings.recording), card, nearest=settings.nearest)
+    return RecordedBackend(RecordedGenerations.read(settings.recording), card, nearest=settings.nearest)
 
 
 def leave_report(announcement: Path, report: "Mapping[str, Any] | None") -> None:

@@ -21,7 +21,7 @@ _LARGE_KINDS = ("param", "gradient")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LaunchChange:
     """One thing that is different from what the user wrote."""
 
     what: str
@@ -185,7 +185,7 @@ def _with_own(edits: list[Edit], request: Request) -> list[Edit]:
     ]
 
 
-def changes_of(command: Command, edits: Sequence[Edit], reach: Reach) -> list[Change]:
+def changes_of(command: Command, edits: Sequence[Edit], reach: Reach) -> list[LaunchChange]:
     """The edits that change something, as they will be written."""
     changes = []
     given = command.options
@@ -193,7 +193,7 @@ def changes_of(command: Command, edits: Sequence[Edit], reach: Reach) -> list[Ch
         value = edit_value(edit.to_rule(), given)
         if value is not None:
             given[edit.key] = value
-            changes.append(Change(edit.key, value, reach.options, edit.reason))
+            changes.append(LaunchChange(edit.key, value, reach.options, edit.reason))
     return changes
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from rldbg.agent import STARTUP
 from rldbg.core import Finding
 from rldbg.frameworks import GENERIC
-from rldbg.launch.changes import Change, Edit, Unreached, armed_arguments, changes_of, option_edits
+from rldbg.launch.changes import Edit, LaunchChange, Unreached, armed_arguments, changes_of, option_edits
 from rldbg.launch.command_line import is_interpreter, understand
 from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.dry_run.execution import DryRun, execute
@@ -43,7 +43,7 @@ class Explained:
     command: Command
     edits: tuple[Edit, ...] = ()
     reach: Reach | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[LaunchChange, ...] = ()
     unreached: tuple[Unreached, ...] = ()
 
     @property
@@ -107,10 +107,10 @@ def explain(request: Request, run_folder: Path) -> LaunchExplanation:
         for command in seen
     ]
     mode, why = auth_mode(commands, dict(request.environment) | request.added_environment)
-    common = [Change(AUTH_MODE, mode, "environment", why)] if mode else []
+    common = [LaunchChange(AUTH_MODE, mode, "environment", why)] if mode else []
     if request.left_out:
         reason = "one process, because this machine has no accelerator"
-        common.append(Change("left out", request.left_out, "command line", reason))
+        common.append(LaunchChange("left out", request.left_out, "command line", reason))
     explained = tuple(_explain(command, request, run_folder, tuple(common)) for command in commands)
     hazards = _hazards(request, dry_run, commands)
     trainings = [command for command in commands if command.kind == "training"]
@@ -171,7 +171,7 @@ def _execute(
     return execute(argv, cwd=request.cwd, script=script.absolute(), environment=environment, insist=insist)
 
 
-def _explain(command: Command, request: Request, run_folder: Path, common: tuple[Change, ...]) -> Explained:
+def _explain(command: Command, request: Request, run_folder: Path, common: tuple[LaunchChange, ...]) -> Explained:
     if command.kind != "training":
         return Explained(command)
     if request.laptop:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rldbg.agent import HAND_DOWN, STARTUP, Arming, armed_environment
 from rldbg.frameworks import RecordPlan, plan_for
-from rldbg.launch.changes import Change
+from rldbg.launch.changes import LaunchChange
 from rldbg.launch.reach import NONE, Reach
 from rldbg.launch.recognition import Command
 from rldbg.launch.request import Request
@@ -55,7 +55,7 @@ def ray_variables(request: Request) -> dict[str, str]:
     return variables
 
 
-def environment_changes(command: Command, request: Request, reach: Reach) -> list[Change]:
+def environment_changes(command: Command, request: Request, reach: Reach) -> list[LaunchChange]:
     """The variables that a training command and its workers will find, beside the options."""
     reasons = {
         "RAY_DEBUG_POST_MORTEM": "an exception in a Ray worker can be inspected where it was raised",
@@ -65,22 +65,22 @@ def environment_changes(command: Command, request: Request, reach: Reach) -> lis
     if reach.environment == NONE:
         return []
     changes = [
-        Change(name, value, method, reasons[name])
+        LaunchChange(name, value, method, reasons[name])
         for name, value in ray_variables(request).items()
         if command.call.environment.get(name) in (None, value)
     ]
     for name, value in command.profile.environment:
         if name not in request.environment:
-            changes.append(Change(name, value, method, "the other ranks must not time out while one is stopped"))
+            changes.append(LaunchChange(name, value, method, "the other ranks must not time out while one is stopped"))
     if request.laptop:
         for name, value in command.profile.laptop_environment:
-            changes.append(Change(name, value, method, "this machine has no accelerator"))
+            changes.append(LaunchChange(name, value, method, "this machine has no accelerator"))
     own = dict(request.set_environment)
     for name, value in request.added_environment.items():
         reason = "set by --env" if name in own else "set by rldbg doctor --fix"
-        changes.append(Change(name, value, method, reason))
+        changes.append(LaunchChange(name, value, method, reason))
     if request.record:
         reason = "calls of the framework's own functions are recorded where they happen"
-        changes.append(Change("RLDBG_RECORD_HOOKS", "modules with hooks", method, reason))
-    changes.append(Change("PYTHONPATH", STARTUP, method, "each Python process loads the agent as it starts"))
+        changes.append(LaunchChange("RLDBG_RECORD_HOOKS", "modules with hooks", method, reason))
+    changes.append(LaunchChange("PYTHONPATH", STARTUP, method, "each Python process loads the agent as it starts"))
     return changes

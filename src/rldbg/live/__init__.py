@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rldbg.live.diagnosis.armed_run import explain_run
     from rldbg.live.diagnosis.explanation import LOOKS_APART_S, explain, wait_of
     from rldbg.live.diagnosis.flight_recorder import Dumps, diagnose_dumps, read_dumps
-    from rldbg.live.diagnosis.hang import Diagnosis, diagnose
+    from rldbg.live.diagnosis.hang import HangDiagnosis, diagnose
     from rldbg.live.diagnosis.stack_groups import StackGroup, diagnose_stacks, group_stacks
     from rldbg.live.diagnosis.waits import Mismatch, Pending, RankView, Waits
     from rldbg.live.prompt.broadcast import BroadcastResult, ProcessGroup, broadcast, execute_on, is_continue

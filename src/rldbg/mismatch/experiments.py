@@ -13,7 +13,7 @@ from rldbg.analysis import NOISE
 from rldbg.core import IncompleteDataError, SampleId, UsageError
 from rldbg.inference import score_embedded, score_over_http
 from rldbg.mismatch.factors import Factor, experiments, mean_gap
-from rldbg.mismatch.scoring_model import Row, ScoringModel
+from rldbg.mismatch.scoring_model import ScoredRow, ScoringModel
 from rldbg.mismatch.token_table import TokenTable, table_of_run
 from rldbg.recording import Recording
 from rldbg.trainer import Capsule, capsule_model, recipe_from_data
@@ -86,7 +86,7 @@ def probe(
     places = _chosen_places(table, chosen, samples)
     before = _packed_before(table, chosen)
     known = [(table.places[n].tokens, table.position[table.rows(n)]) for n in places]
-    rows = [Row(own.tokens, positions, before.get(own.sample, ())) for own, positions in known]
+    rows = [ScoredRow(own.tokens, positions, before.get(own.sample, ())) for own, positions in known]
     if checkpoint is None:
         model, temperature = _of_capsule(recording, chosen, rows)
     else:
@@ -108,14 +108,14 @@ def probe(
     return ProbeReport(chosen, names, len(picked), side, gaps["rollout"], gaps["trainer"], factors, cause, asked)
 
 
-def _of_capsule(recording: Recording, step: int, rows: list[Row]) -> tuple[ScoringModel, float]:
+def _of_capsule(recording: Recording, step: int, rows: list[ScoredRow]) -> tuple[ScoringModel, float]:
     """The model that the step started from, and the temperature of its rollouts."""
     capsule = Capsule(recording, step)
     recipe = recipe_from_data(capsule.recipe, source=f"capsule of step {step}")
     return ScoringModel(capsule_model(capsule, recipe), rows, pad_id=capsule.pad_id), recipe.inference.temperature
 
 
-def _of_checkpoint(folder: Path, rows: list[Row]) -> ScoringModel:
+def _of_checkpoint(folder: Path, rows: list[ScoredRow]) -> ScoringModel:
     """A Hugging Face folder, whose weights must be those of the step; or that of a LoRA adapter, which is merged."""
     from transformers import AutoModelForCausalLM
 

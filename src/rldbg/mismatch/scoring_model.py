@@ -19,7 +19,7 @@ Inputs = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScoredRow:
     """A sample to score: its tokens, the positions whose log probs are wanted, and the samples that the trainer's
     micro-batch has before it."""
 
@@ -28,13 +28,15 @@ class Row:
     before: Sequence[np.ndarray] = ()
 
 
-Change = Callable[[Inputs, Row], Inputs]
+InputChange = Callable[[Inputs, ScoredRow], Inputs]
 
 
 class ScoringModel:
     """Logits [tokens, vocabulary] before each wanted position, over all rows; each row is computed alone."""
 
-    def __init__(self, model: Any, rows: Sequence[Row], *, pad_id: int, adapter: LoraAdapter | None = None) -> None:
+    def __init__(
+        self, model: Any, rows: Sequence[ScoredRow], *, pad_id: int, adapter: LoraAdapter | None = None
+    ) -> None:
         """With an adapter, the model is its base, and gets it merged."""
         self.model = model
         self.rows = rows
@@ -47,7 +49,7 @@ class ScoringModel:
             self._set(adapter.merged(self.base_parameters))
         self.targets = np.concatenate([row.tokens[row.positions] for row in rows])
 
-    def logits(self, change: Change = lambda inputs, _: inputs) -> np.ndarray:
+    def logits(self, change: InputChange = lambda inputs, _: inputs) -> np.ndarray:
         """With `change` applied to each row's inputs; columns that it puts before a row are skipped again."""
         import torch
 
@@ -129,10 +131,10 @@ def top_p_counts(logits: np.ndarray, top_p: float) -> np.ndarray:
     return counts
 
 
-def left_padding(pad_id: int, *, attended: bool) -> Change:
+def left_padding(pad_id: int, *, attended: bool) -> InputChange:
     """Two columns of padding before the row, which the mask hides or not."""
 
-    def change(inputs: Inputs, _row: Row) -> Inputs:
+    def change(inputs: Inputs, _row: ScoredRow) -> Inputs:
         import torch
 
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
@@ -150,10 +152,10 @@ def left_padding(pad_id: int, *, attended: bool) -> Change:
     return change
 
 
-def restarted_positions(first: int) -> Change:
+def restarted_positions(first: int) -> InputChange:
     """Position ids that start again at a column, as a response scored without its prompt has them."""
 
-    def change(inputs: Inputs, _row: Row) -> Inputs:
+    def change(inputs: Inputs, _row: ScoredRow) -> Inputs:
         positions = inputs["position_ids"].clone()
         positions[:, first:] -= first
         return {**inputs, "position_ids": positions}
@@ -161,17 +163,17 @@ def restarted_positions(first: int) -> Change:
     return change
 
 
-def without_first_token(inputs: Inputs, _row: Row) -> Inputs:
+def without_first_token(inputs: Inputs, _row: ScoredRow) -> Inputs:
     """The first token is not attended to: a BOS token that one side adds, or a prompt cut on the left."""
     mask = inputs["attention_mask"].clone()
     mask[:, 0] = 0
     return {**inputs, "attention_mask": mask, "position_ids": (inputs["position_ids"] - 1).clamp(min=0)}
 
 
-def packed(count: int | None, *, restart: bool) -> Change:
+def packed(count: int | None, *, restart: bool) -> InputChange:
     """Behind the last `count` of the samples before it (None: all) in one row, all of it attended to."""
 
-    def change(inputs: Inputs, row: Row) -> Inputs:
+    def change(inputs: Inputs, row: ScoredRow) -> Inputs:
         import torch
 
         chosen = row.before if count is None else row.before[-count:]

@@ -10,7 +10,7 @@ from itertools import combinations
 from statistics import median
 
 from rldbg.agent.profiling import SLEEPS
-from rldbg.profiling.tracks import Span, Track
+from rldbg.profiling.tracks import PhaseSpan, Track
 
 _KIB_PER_MIB = 1024
 # The first steps allocate what stays: caches, buffers, states of the optimizer.
@@ -68,7 +68,7 @@ def ledger_of(groups: dict[str, list[tuple[str, Track]]], steps: int) -> list[Le
     rows = []
     for role, members in groups.items():
         for title, track in members:
-            by_phase: dict[str, list[Span]] = defaultdict(list)
+            by_phase: dict[str, list[PhaseSpan]] = defaultdict(list)
             for span in track.spans:
                 by_phase[span.phase].append(span)
             for phase, spans in by_phase.items():
@@ -147,13 +147,13 @@ def _phase_that_gains(track: Track, first_step: int, at: int, slope_mib: float) 
     return phase if gains[phase] / _KIB_PER_MIB >= 0.5 * slope_mib * max(len(steps), 1) else ""
 
 
-def _own_gains(spans: Iterable[Span]) -> list[tuple[Span, tuple[float | None, float | None]]]:
-    answer: list[tuple[Span, tuple[float | None, float | None]]] = []
-    by_thread: dict[int, list[Span]] = defaultdict(list)
+def _own_gains(spans: Iterable[PhaseSpan]) -> list[tuple[PhaseSpan, tuple[float | None, float | None]]]:
+    answer: list[tuple[PhaseSpan, tuple[float | None, float | None]]] = []
+    by_thread: dict[int, list[PhaseSpan]] = defaultdict(list)
     for span in spans:
         by_thread[span.thread].append(span)
     for members in by_thread.values():
-        open_spans: list[tuple[Span, list[float | None]]] = []
+        open_spans: list[tuple[PhaseSpan, list[float | None]]] = []
         for span in sorted(members, key=lambda each: (each.start_ns, -each.length_ns)):
             while open_spans and open_spans[-1][0].end_ns <= span.start_ns:
                 answer.append(_closed(open_spans.pop()))
@@ -168,24 +168,24 @@ def _own_gains(spans: Iterable[Span]) -> list[tuple[Span, tuple[float | None, fl
     return answer
 
 
-def _closed(item: tuple[Span, list[float | None]]) -> tuple[Span, tuple[float | None, float | None]]:
+def _closed(item: tuple[PhaseSpan, list[float | None]]) -> tuple[PhaseSpan, tuple[float | None, float | None]]:
     return item[0], (item[1][0], item[1][1])
 
 
-def _gain(span: Span, at: int) -> float | None:
+def _gain(span: PhaseSpan, at: int) -> float | None:
     entry, end = _number(span, at), _exit(span, at)
     return None if entry is None or end is None else float(end - entry)
 
 
-def _exit(span: Span, at: int) -> int | None:
+def _exit(span: PhaseSpan, at: int) -> int | None:
     return _number(span, at + 2)
 
 
-def _number(span: Span, place: int) -> int | None:
+def _number(span: PhaseSpan, place: int) -> int | None:
     return span.memory_kib[place] if len(span.memory_kib) > place else None
 
 
-def _memory(spans: Sequence[Span], at: int) -> tuple[float, float, float] | None:
+def _memory(spans: Sequence[PhaseSpan], at: int) -> tuple[float, float, float] | None:
     known = [span.memory_kib[at : at + 3] for span in spans if _exit(span, at) is not None]
     numbers = [(float(entry or 0), float(peak or 0), float(end or 0)) for entry, peak, end in known]
     if not numbers:

@@ -12,7 +12,7 @@ from rldbg.core import IncompleteDataError
 from rldbg.lazy import shown_by
 from rldbg.profiling.ledger import Leak, LedgerRow, Residue, leaks_of, ledger_of, residues_of
 from rldbg.profiling.request import PLAN_FILE
-from rldbg.profiling.tracks import Span, Track, books_of, read_tracks
+from rldbg.profiling.tracks import PhaseSpan, Track, books_of, read_tracks
 
 _WHOLE = ("step", "start")
 _WAITING = ("sync",)
@@ -162,14 +162,14 @@ def step_bounds(tracks: Sequence[Track]) -> dict[int, tuple[int, int]]:
     }
 
 
-def self_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:
+def self_times(spans: Iterable[PhaseSpan]) -> list[tuple[PhaseSpan, int]]:
     """Each span with its own time: less that of the spans inside it on the same thread."""
-    answer: list[tuple[Span, int]] = []
-    by_thread: dict[int, list[Span]] = defaultdict(list)
+    answer: list[tuple[PhaseSpan, int]] = []
+    by_thread: dict[int, list[PhaseSpan]] = defaultdict(list)
     for span in spans:
         by_thread[span.thread].append(span)
     for members in by_thread.values():
-        open_spans: list[tuple[Span, int]] = []
+        open_spans: list[tuple[PhaseSpan, int]] = []
         for span in sorted(members, key=lambda each: (each.start_ns, -each.length_ns)):
             while open_spans and open_spans[-1][0].end_ns <= span.start_ns:
                 answer.append(open_spans.pop())
@@ -181,7 +181,7 @@ def self_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:
     return [(span, max(own, 0)) for span, own in answer]
 
 
-def _inside(track: Track, bounds: dict[int, tuple[int, int]]) -> list[Span]:
+def _inside(track: Track, bounds: dict[int, tuple[int, int]]) -> list[PhaseSpan]:
     """The spans between the first step's begin and the last one's end."""
     start, end = min(low for low, _ in bounds.values()), max(high for _, high in bounds.values())
     return [span for span in track.spans if start <= span.start_ns < end and span.phase not in _WHOLE]

@@ -18,7 +18,7 @@ from rldbg.profiling.request import BOOKS
 _NUMBERS = re.compile(r"(?:[-_/:]\d+)+$")
 
 
-class Span(NamedTuple):
+class PhaseSpan(NamedTuple):
     phase: str
     start_ns: int
     length_ns: int
@@ -46,7 +46,7 @@ class Track:
     pid: int
     offset_ns: int | None = None
     round_trip_ns: int | None = None
-    spans: list[Span] = field(default_factory=list)
+    spans: list[PhaseSpan] = field(default_factory=list)
 
     @property
     def group(self) -> str:
@@ -101,7 +101,7 @@ def _read(path: Path) -> Track | None:
     for line in _lines(path):
         if isinstance(line, list):
             if track is not None:
-                span = Span(*line)
+                span = PhaseSpan(*line)
                 track.spans.append(span._replace(step=BEFORE_STEPS) if span.step == before else span)
         elif "clock" in line and track is not None:
             clock = line["clock"]

@@ -7,21 +7,21 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rldbg.doctor import Entry, Library
+from rldbg.doctor import KnownFailure, Library
 
 _SHOWN = 20
 
 
 def failure_pages(library: Library) -> Mapping[str, str]:
     """File name -> Markdown, for docs/failures/."""
-    by_category: dict[str, list[Entry]] = {}
+    by_category: dict[str, list[KnownFailure]] = {}
     for entry in library.entries.values():
         by_category.setdefault(entry.category, []).append(entry)
     pages = {f"{category}.md": _page(category, entries) for category, entries in by_category.items()}
     return {"index.md": _index(by_category)} | dict(sorted(pages.items()))
 
 
-def _index(by_category: Mapping[str, list[Entry]]) -> str:
+def _index(by_category: Mapping[str, list[KnownFailure]]) -> str:
     lines = ["# Known failures", "", "Generated from `src/rldbg/doctor/knowledge`; do not edit.", ""]
     for category, entries in sorted(by_category.items()):
         lines += [f"## [{category}]({category}.md)", ""]
@@ -34,7 +34,7 @@ def _index(by_category: Mapping[str, list[Entry]]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _by_year(entries: Sequence[Entry]) -> Iterator[str]:
+def _by_year(entries: Sequence[KnownFailure]) -> Iterator[str]:
     """Which entries rest on a report of which year; a source without a year is code, documentation or older."""
     yield from ("## By year of their reports", "")
     for year in sorted({year for entry in entries for year in entry.years}, reverse=True):
@@ -42,14 +42,14 @@ def _by_year(entries: Sequence[Entry]) -> Iterator[str]:
         yield f"- {year}: {len(names)} entries: {', '.join(f'`{name}`' for name in names)}"
 
 
-def _page(category: str, entries: Iterable[Entry]) -> str:
+def _page(category: str, entries: Iterable[KnownFailure]) -> str:
     lines = [f"# Known failures: {category}", "", "Generated from `src/rldbg/doctor/knowledge`; do not edit.", ""]
     for entry in sorted(entries, key=lambda item: item.id):
         lines += _section(entry)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(entry: Entry) -> list[str]:
+def _section(entry: KnownFailure) -> list[str]:
     lines = [f"## {entry.id}", "", f"**{entry.title}** ({entry.title_zh}). Role: {entry.role.value}.", ""]
     lines += [
         entry.cause,
@@ -72,7 +72,7 @@ def _section(entry: Entry) -> list[str]:
     return [*lines, f"Known from: {'; '.join(entry.sources)}.", ""]
 
 
-def entry_to_terminal(entry: Entry) -> RenderableType:
+def entry_to_terminal(entry: KnownFailure) -> RenderableType:
     """Everything that is known about one failure."""
     lines: list[RenderableType] = [
         Text.assemble((entry.id, "bold"), f"  {entry.title}  ", (entry.title_zh, "dim"), overflow="fold"),
@@ -97,7 +97,7 @@ def entry_to_terminal(entry: Entry) -> RenderableType:
     return Group(*lines)
 
 
-def library_to_terminal(entries: Iterable[Entry]) -> RenderableType:
+def library_to_terminal(entries: Iterable[KnownFailure]) -> RenderableType:
     """The list of all entries by category."""
     table = Table(box=None, header_style="bold")
     for column in ("category", "id", "role", "reported", "title"):

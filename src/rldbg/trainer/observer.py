@@ -17,7 +17,7 @@ from rldbg.trainer.warm_start import StartingWeights
 from rldbg.weights import Fingerprint, snapshot_fields
 
 if TYPE_CHECKING:
-    from rldbg.trainer.remote_api.datums import Datum
+    from rldbg.trainer.remote_api.datums import ClientDatum
     from rldbg.trainer.shards import StepBatch
     from rldbg.trainer.steps import Forward, LossTerms, MicroBatch
 
@@ -63,7 +63,7 @@ class Observer:
         where = _place(step, batch.trajectories)
         self.recorder.record("prepared_trajectories", **where, **columns(batch.trajectories), advantages=advantages)
 
-    def datums(self, step: int, trajectories: Sequence[Trajectory], datums: Sequence[Datum]) -> None:
+    def datums(self, step: int, trajectories: Sequence[Trajectory], datums: Sequence[ClientDatum]) -> None:
         """What the training service is sent."""
         if not self.recorder.wants("datums", step):
             return

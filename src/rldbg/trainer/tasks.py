@@ -28,7 +28,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ProblemGroup:
     """One problem as it comes up in a step; all its samples share the group id."""
 
     group_id: str
@@ -76,18 +76,20 @@ def _problem(line: str, where: str, number: int) -> Problem:
         raise UsageError(f"{where} is not a prompt: {error}", 'write {"prompt": "...", "answer": "..."}') from error
 
 
-def groups_of_step(problems: tuple[Problem, ...], settings: DataSettings, seed: int, step: int) -> tuple[Group, ...]:
+def groups_of_step(
+    problems: tuple[Problem, ...], settings: DataSettings, seed: int, step: int
+) -> tuple[ProblemGroup, ...]:
     """The groups of one step: a slice of the stream, which iterates over the problems in a new order each time."""
     start = step * settings.prompts_per_step
     places = range(start, start + settings.prompts_per_step)
     return tuple(_group_at(problems, seed, place) for place in places)
 
 
-def _group_at(problems: tuple[Problem, ...], seed: int, place: int) -> Group:
+def _group_at(problems: tuple[Problem, ...], seed: int, place: int) -> ProblemGroup:
     visit, position = divmod(place, len(problems))
     order = np.random.default_rng([seed, visit]).permutation(len(problems))
     problem = problems[int(order[position])]
-    return Group(f"{problem.task_id}#{visit}", problem)
+    return ProblemGroup(f"{problem.task_id}#{visit}", problem)
 
 
 def is_right(problem: Problem, answer: str) -> bool:

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rldbg.training_service.bodies import LIMIT_BYTES, Bodies
-from rldbg.training_service.errors import NotFoundError, RequestError
+from rldbg.training_service.errors import NotFoundError, ServiceRequestError
 from rldbg.training_service.routing import routes
 from rldbg.training_service.service import TrainingService
 from rldbg.training_service.tinker_rest import TinkerRest
@@ -42,12 +42,12 @@ def build_application(service: TrainingService, *, limit_bytes: int = LIMIT_BYTE
     )
 
 
-def weaver_error(error: RequestError) -> Response:
+def weaver_error(error: ServiceRequestError) -> Response:
     body = {"error": error.code, "message": error.message, "retryable": False, "details": {}}
     return JSONResponse(body, error.status)
 
 
-def tinker_error(error: RequestError) -> Response:
+def tinker_error(error: ServiceRequestError) -> Response:
     """The client retries 408, 409, 429 and 5xx for minutes; what cannot succeed is told with another status."""
     category = "server" if error.status >= 500 else "user"
     status = 400 if error.status in (409, 500) else error.status

@@ -21,7 +21,7 @@ MICRO_BATCH_POSITIONS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PaddedBatch:
     """Datums as padded tensors. Values of a token stand where it is predicted; inputs are 0 wherever the mask is."""
 
     datums: tuple[Datum, ...]
@@ -54,7 +54,7 @@ def cut(datums: Sequence[Datum], micro_batch_size: int | None) -> list[Sequence[
     return list(parts)
 
 
-def pad(datums: Sequence[Datum], device: Any) -> Batch:
+def pad(datums: Sequence[Datum], device: Any) -> PaddedBatch:
     prompts = tuple(datum.leading for datum in datums)
     prompt_width = max(prompts)
     response_width = max(len(datum.tokens) + 1 - prompt for datum, prompt in zip(datums, prompts, strict=True))
@@ -73,7 +73,7 @@ def pad(datums: Sequence[Datum], device: Any) -> Batch:
     width = prompt_width + response_width
     attention_mask = padded([np.ones(len(datum.tokens) + 1) for datum in datums], width, np.int64)
     names = set.intersection(*(set(datum.inputs) for datum in datums)) - {"target_tokens", "loss_mask", "mask"}
-    return Batch(
+    return PaddedBatch(
         datums=tuple(datums),
         prompts=prompts,
         input_ids=padded([datum.sequence for datum in datums], width, np.int64),

@@ -8,7 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from rldbg.inference import BodyError
 from rldbg.inference import parse_object as json_object
-from rldbg.training_service.errors import RequestError, TooLargeError
+from rldbg.training_service.errors import ServiceRequestError, TooLargeError
 
 LIMIT_BYTES = 256 << 20
 
@@ -31,13 +31,13 @@ class Bodies:
                 if len(content) > self.limit_bytes:
                     raise self._too_large()
         except ClientDisconnect:
-            raise RequestError("the client left before its request was complete") from None
+            raise ServiceRequestError("the client left before its request was complete") from None
         encoding = request.headers.get("content-encoding", "identity").strip().lower()
         if encoding in ("identity", ""):
             return bytes(content)
         if encoding == "zstd":
             return await asyncio.to_thread(decompress, bytes(content), self.limit_bytes)
-        raise RequestError(f"Content-Encoding {encoding!r} is neither zstd nor identity")
+        raise ServiceRequestError(f"Content-Encoding {encoding!r} is neither zstd nor identity")
 
     async def json(self, request: Request) -> Mapping[str, Any]:
         """The body as a JSON object; an empty one is an empty object."""
@@ -52,7 +52,7 @@ def parse_object(content: bytes) -> Mapping[str, Any]:
     try:
         return json_object(content)
     except BodyError as error:
-        raise RequestError(str(error)) from error
+        raise ServiceRequestError(str(error)) from error
 
 
 def decompress(content: bytes, limit_bytes: int) -> bytes:
@@ -63,7 +63,7 @@ def decompress(content: bytes, limit_bytes: int) -> bytes:
         with zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True) as reader:
             plain = reader.read(limit_bytes + 1)
     except zstandard.ZstdError as error:
-        raise RequestError(f"the body is not a zstd stream: {error}") from error
+        raise ServiceRequestError(f"the body is not a zstd stream: {error}") from error
     if len(plain) > limit_bytes:
         raise TooLargeError(f"the request decompresses to more than {limit_bytes >> 20} MiB")
     return bytes(plain)

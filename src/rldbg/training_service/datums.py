@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 
 _DTYPES = {"int64": np.int64, "int32": np.int64, "float32": np.float32, "float64": np.float32}
 _TOKEN_LIMIT = 1 << 31
@@ -82,44 +82,50 @@ def make_datum(
 ) -> Datum:
     """A checked datum; an error names the datum (`where`) and the input."""
     if len(tokens) == 0:
-        raise RequestError(f"{where}: model_input has no tokens")
+        raise ServiceRequestError(f"{where}: model_input has no tokens")
     if len(tokens) >= max_length:
-        raise RequestError(f"{where}: {len(tokens)} tokens and a target, where the model takes {max_length} in all")
+        raise ServiceRequestError(
+            f"{where}: {len(tokens)} tokens and a target, where the model takes {max_length} in all"
+        )
     check_tokens(f"{where}: model_input", tokens, vocabulary_size)
     if "target_tokens" not in inputs:
-        raise RequestError(f"{where}: loss_fn_inputs has no target_tokens")
+        raise ServiceRequestError(f"{where}: loss_fn_inputs has no target_tokens")
     for name, values in inputs.items():
         if values.shape != tokens.shape:
-            raise RequestError(
+            raise ServiceRequestError(
                 f"{where}: {name} has shape {list(values.shape)}, model_input has {len(tokens)} tokens; one value each"
             )
     if inputs["target_tokens"].dtype.kind != "i":
-        raise RequestError(f"{where}: target_tokens are not integers")
+        raise ServiceRequestError(f"{where}: target_tokens are not integers")
     check_tokens(f"{where}: target_tokens", inputs["target_tokens"], vocabulary_size)
     datum = Datum(tokens, dict(inputs), dict(metadata or {}), datum_id)
     for name, values in inputs.items():
         wrong = np.flatnonzero(~np.isfinite(values) & (datum.mask != 0))
         if len(wrong):
-            raise RequestError(f"{where}: {name}[{wrong[0]}] is {values[wrong[0]]}")
+            raise ServiceRequestError(f"{where}: {name}[{wrong[0]}] is {values[wrong[0]]}")
     return datum
 
 
 def check_tokens(where: str, tokens: np.ndarray, vocabulary_size: int) -> None:
     wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary_size))
     if len(wrong):
-        raise RequestError(f"{where}[{wrong[0]}] is {tokens[wrong[0]]}, outside the vocabulary of {vocabulary_size}")
+        raise ServiceRequestError(
+            f"{where}[{wrong[0]}] is {tokens[wrong[0]]}, outside the vocabulary of {vocabulary_size}"
+        )
 
 
 def tokens_from_json(where: str, model_input: Any) -> np.ndarray:
     """The token ids of `{"chunks": [{"type": "encoded_text", "tokens": [...]}]}`."""
     chunks = model_input.get("chunks") if isinstance(model_input, Mapping) else None
     if not isinstance(chunks, Sequence) or isinstance(chunks, str):
-        raise RequestError(f"{where}: expected a mapping with a list of chunks")
+        raise ServiceRequestError(f"{where}: expected a mapping with a list of chunks")
     parts = []
     for number, chunk in enumerate(chunks):
         kind = chunk.get("type", "encoded_text") if isinstance(chunk, Mapping) else "?"
         if kind != "encoded_text":
-            raise RequestError(f"{where}: chunk {number} is of type {kind!r}; only encoded_text is supported here")
+            raise ServiceRequestError(
+                f"{where}: chunk {number} is of type {kind!r}; only encoded_text is supported here"
+            )
         tokens = chunk.get("tokens")
         parts.append(tokens if isinstance(tokens, np.ndarray) else _integers(f"{where}: chunk {number}", tokens))
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
@@ -132,25 +138,25 @@ def tensor_from_json(where: str, value: Any) -> np.ndarray:
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = {"data": value, "dtype": "int64" if all(type(item) is int for item in value) else "float32"}
     if not isinstance(value, Mapping) or "data" not in value:
-        raise RequestError(f'{where}: expected {{"data": [...], "dtype": ...}}')
+        raise ServiceRequestError(f'{where}: expected {{"data": [...], "dtype": ...}}')
     if value.get("sparse_crow_indices") is not None:
-        raise RequestError(f"{where}: sparse tensors are not supported here")
+        raise ServiceRequestError(f"{where}: sparse tensors are not supported here")
     name = value.get("dtype", "float32")
     dtype = _DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
-        raise RequestError(f"{where}: dtype {name!r} is not one of {', '.join(_DTYPES)}")
+        raise ServiceRequestError(f"{where}: dtype {name!r} is not one of {', '.join(_DTYPES)}")
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
             array = np.asarray(value["data"], dtype=dtype)
         shape = value.get("shape")
         return array if shape is None else array.reshape(shape)
     except (TypeError, ValueError, OverflowError) as error:
-        raise RequestError(f"{where}: not a tensor of {name}: {error}") from error
+        raise ServiceRequestError(f"{where}: not a tensor of {name}: {error}") from error
 
 
 def _integers(where: str, tokens: Any) -> np.ndarray:
     if not isinstance(tokens, Sequence) or isinstance(tokens, str):
-        raise RequestError(f"{where}: tokens is not a list")
+        raise ServiceRequestError(f"{where}: tokens is not a list")
     if any(type(token) is not int or not 0 <= token < _TOKEN_LIMIT for token in tokens):
-        raise RequestError(f"{where}: tokens must be non-negative integers")
+        raise ServiceRequestError(f"{where}: tokens must be non-negative integers")
     return np.asarray(tokens, dtype=np.int64)

@@ -8,7 +8,7 @@ from rldbg.core import UsageError, validated
 T = TypeVar("T")
 
 
-class RequestError(Exception):
+class ServiceRequestError(Exception):
     """A request that cannot be answered, with the status and the code its protocol gives for it."""
 
     status = 400
@@ -19,34 +19,34 @@ class RequestError(Exception):
         self.message = message
 
 
-class NotFoundError(RequestError):
+class NotFoundError(ServiceRequestError):
     """A model, session, snapshot, operation or route that is not there."""
 
     status = 404
     code = "not_found"
 
 
-class ConflictError(RequestError):
+class ConflictError(ServiceRequestError):
     """The name or sequence number is already taken by something else."""
 
     status = 409
     code = "conflict"
 
 
-class TooLargeError(RequestError):
+class TooLargeError(ServiceRequestError):
     """The body is larger than the service takes."""
 
     status = 413
     code = "payload_too_large"
 
 
-class SequenceGapError(RequestError):
+class SequenceGapError(ServiceRequestError):
     """A request waited for an earlier one that never came."""
 
     code = "sequence_gap"
 
 
-class InternalError(RequestError):
+class InternalError(ServiceRequestError):
     """A failure of the service itself; what failed is in its log."""
 
     status = 500
@@ -56,8 +56,8 @@ class InternalError(RequestError):
 def read_settings(group: type[T], data: Any, name: str) -> T:
     """The settings in a part of a request; what is wrong with them is the client's to know."""
     if not isinstance(data, Mapping):
-        raise RequestError(f"{name} is not a mapping")
+        raise ServiceRequestError(f"{name} is not a mapping")
     try:
         return validated(group, data, source="the request", page="training_service.md", name=name, strict=True)
     except UsageError as error:
-        raise RequestError(f"{error.message}; {error.hint}") from error
+        raise ServiceRequestError(f"{error.message}; {error.hint}") from error

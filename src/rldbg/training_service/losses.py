@@ -20,7 +20,7 @@ from rldbg.algorithms import (
 )
 from rldbg.core import setting
 from rldbg.training_service.datums import Datum
-from rldbg.training_service.errors import RequestError, read_settings
+from rldbg.training_service.errors import ServiceRequestError, read_settings
 
 Inputs = Mapping[str, Array]
 # The input, beside the client's, that is 1 where a token is trained on.
@@ -47,9 +47,9 @@ class LossSettings:
     def parse(cls, name: Any, config: Any) -> "LossSettings":
         """The loss a request asks for; an unknown name or key is refused with those there are."""
         if not isinstance(name, str) or name not in LOSSES:
-            raise RequestError(f"no loss {name!r} here; choose one of {', '.join(LOSSES)}")
+            raise ServiceRequestError(f"no loss {name!r} here; choose one of {', '.join(LOSSES)}")
         if not isinstance(config, Mapping | None):
-            raise RequestError("loss_fn_config is not a mapping")
+            raise ServiceRequestError("loss_fn_config is not a mapping")
         given = {key: value for key, value in (config or {}).items() if key not in _IGNORED_KEYS}
         size = given.get("micro_batch_size")
         if isinstance(size, float) and size.is_integer():  # protobuf has one kind of number only
@@ -72,13 +72,15 @@ def check_inputs(where: str, datum: Datum, settings: LossSettings) -> None:
     needs = (*loss.needs, *(("ref_logprobs",) if settings.kl_coeff else ()))
     for name in needs:
         if name not in datum.inputs:
-            raise RequestError(f"{where}: {settings.name} needs loss_fn_inputs[{name!r}]")
+            raise ServiceRequestError(f"{where}: {settings.name} needs loss_fn_inputs[{name!r}]")
     unknown = sorted(set(datum.inputs) - INPUT_NAMES)
     if unknown and not loss.any_inputs:
-        raise RequestError(f"{where}: no loss uses {unknown[0]!r}; inputs are {', '.join(sorted(INPUT_NAMES))}")
+        raise ServiceRequestError(f"{where}: no loss uses {unknown[0]!r}; inputs are {', '.join(sorted(INPUT_NAMES))}")
     for name in sorted(datum.inputs.keys() & _OPTIONAL.keys()):
         if settings.name not in _OPTIONAL[name] and not loss.any_inputs:
-            raise RequestError(f"{where}: {settings.name} does not use {name!r}; {', '.join(_OPTIONAL[name])} do")
+            raise ServiceRequestError(
+                f"{where}: {settings.name} does not use {name!r}; {', '.join(_OPTIONAL[name])} do"
+            )
 
 
 def _ppo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:

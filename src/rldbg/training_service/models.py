@@ -15,7 +15,7 @@ import torch
 from rldbg.core import setting
 from rldbg.training_service.batches import cut, pad
 from rldbg.training_service.datums import Datum
-from rldbg.training_service.errors import RequestError, read_settings
+from rldbg.training_service.errors import ServiceRequestError, read_settings
 from rldbg.training_service.lora import LoraSettings, add_adapters, is_adapter, merged, named_tensors
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.passes import PassResult, PassTerms, forward, pass_result
@@ -158,7 +158,7 @@ class TrainedModel:
         try:
             weights = load(content)
         except SafetensorError as error:
-            raise RequestError(f"the body is not a safetensors file: {error}") from error
+            raise ServiceRequestError(f"the body is not a safetensors file: {error}") from error
         self.load(weights, None)
         return len(weights)
 
@@ -182,10 +182,14 @@ def load_weights(module: Any, weights: Mapping[str, torch.Tensor]) -> None:
     missing = sorted(dict(named_tensors(module)).keys() - weights.keys())
     unknown = sorted(weights.keys() - named.keys())
     if missing or unknown:
-        raise RequestError(f"weights lack {missing[0]}" if missing else f"the model has no parameter {unknown[0]}")
+        raise ServiceRequestError(
+            f"weights lack {missing[0]}" if missing else f"the model has no parameter {unknown[0]}"
+        )
     for name, tensor in weights.items():
         if tensor.shape != named[name].shape:
-            raise RequestError(f"{name} has shape {list(tensor.shape)}, the model's has {list(named[name].shape)}")
+            raise ServiceRequestError(
+                f"{name} has shape {list(tensor.shape)}, the model's has {list(named[name].shape)}"
+            )
     with torch.no_grad():
         for name, tensor in weights.items():
             named[name].copy_(tensor)

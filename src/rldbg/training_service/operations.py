@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rldbg.training_service.errors import NotFoundError, RequestError
+from rldbg.training_service.errors import NotFoundError, ServiceRequestError
 
 _KEPT = 1_000
 _KEPT_UNFETCHED = 10_000
@@ -25,7 +25,7 @@ class Operation:
     present: Callable[[Any], Any] = lambda result: result
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     result: Any = None
-    error: RequestError | None = None
+    error: ServiceRequestError | None = None
     fetched: bool = False
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -46,7 +46,7 @@ class Operation:
             self.result = result
             self.finished.set()
 
-    def fail(self, error: RequestError) -> None:
+    def fail(self, error: ServiceRequestError) -> None:
         if not self.done:
             self.error = error
             self.finished.set()

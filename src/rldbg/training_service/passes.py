@@ -23,7 +23,7 @@ from rldbg.algorithms import (
     ratio_metrics,
     token_log_probs,
 )
-from rldbg.training_service.batches import Batch
+from rldbg.training_service.batches import PaddedBatch
 from rldbg.training_service.losses import LOSSES, TRAINED, LossSettings
 
 
@@ -31,7 +31,7 @@ from rldbg.training_service.losses import LOSSES, TRAINED, LossSettings
 class PassTerms:
     """All that one micro-batch's forward pass and loss gave."""
 
-    batch: Batch
+    batch: PaddedBatch
     settings: LossSettings
     log_probs: torch.Tensor  # [b, r]
     prompt_log_probs: torch.Tensor  # [b, p - 1], only to be reported
@@ -51,7 +51,7 @@ class PassResult:
     logprobs: tuple[np.ndarray, ...]
 
 
-def forward(module: Any, batch: Batch, settings: LossSettings) -> PassTerms:
+def forward(module: Any, batch: PaddedBatch, settings: LossSettings) -> PassTerms:
     """Log probs, entropy and the loss with its parts; gradients flow where they are enabled."""
     logits = module(
         input_ids=batch.input_ids,

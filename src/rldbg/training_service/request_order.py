@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from rldbg.training_service.errors import ConflictError, RequestError, SequenceGapError
+from rldbg.training_service.errors import ConflictError, SequenceGapError, ServiceRequestError
 from rldbg.training_service.operations import Operation
 
 _REMEMBERED = 4096
@@ -42,7 +42,7 @@ class RequestOrder:
                 return known.operation
             raise ConflictError(f"seq_id {number} was already used by another request of this model")
         if number < 1:
-            raise RequestError(f"seq_id is {number}; a model's requests are numbered from 1")
+            raise ServiceRequestError(f"seq_id is {number}; a model's requests are numbered from 1")
         if number < self.next:
             raise ConflictError(f"seq_id {number} has passed; the next of this model is {self.next}")
         self._entries[number] = _Entry(digest, operation, start)
@@ -83,5 +83,5 @@ def sequence_number(body: Mapping[str, Any]) -> int:
     """The `seq_id` of a request."""
     number = body.get("seq_id")
     if isinstance(number, bool) or not isinstance(number, int):
-        raise RequestError(f"seq_id is {number!r}; a model's requests are numbered from 1")
+        raise ServiceRequestError(f"seq_id is {number!r}; a model's requests are numbered from 1")
     return number

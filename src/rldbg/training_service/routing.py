@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rldbg.training_service.bodies import Bodies
-from rldbg.training_service.errors import InternalError, RequestError
+from rldbg.training_service.errors import InternalError, ServiceRequestError
 from rldbg.training_service.service import TrainingService
 
 _log = logging.getLogger(__name__)
@@ -16,11 +16,11 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[Response]]
 # (method, path under /api/v1, handler)
 Table = tuple[tuple[str, str, Handler], ...]
-ErrorForm = Callable[[RequestError], Response]
+ErrorForm = Callable[[ServiceRequestError], Response]
 
 
 class Handlers:
-    """One half of a protocol; every handler either answers or raises a RequestError."""
+    """One half of a protocol; every handler either answers or raises a ServiceRequestError."""
 
     def __init__(self, service: TrainingService, bodies: Bodies) -> None:
         self._service = service
@@ -35,7 +35,7 @@ def _guarded(handler: Handler, form: ErrorForm) -> Handler:
     async def guarded(request: Request) -> Response:
         try:
             return await handler(request)
-        except RequestError as error:
+        except ServiceRequestError as error:
             return form(error)
         except Exception as error:  # noqa: BLE001 - a request handler answers, whatever happens
             _log.exception("%s %s failed", request.method, request.url.path)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from rldbg.training_service.bases import BaseModels
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.models import load_weights
-from rldbg.training_service.sampling import Continuation, Samples, SamplingSettings, prompt_logprobs
+from rldbg.training_service.sampling import ClientSamplingSettings, Continuation, Samples, prompt_logprobs
 from rldbg.training_service.snapshots import ModelSnapshot, Snapshots
 
 
@@ -18,7 +18,7 @@ class SampleRequest:
 
     prompt: np.ndarray
     count: int
-    settings: SamplingSettings
+    settings: ClientSamplingSettings
     seed: int
     prompt_logprobs: bool = False
     prompt_top: int = 0
@@ -45,7 +45,7 @@ class Samplers:
         room = base.max_length - len(request.prompt)
         limit = min(room, settings.max_tokens or room)
         if request.count and limit < 1:
-            raise RequestError(f"the prompt has {len(request.prompt)} tokens, the model takes {base.max_length}")
+            raise ServiceRequestError(f"the prompt has {len(request.prompt)} tokens, the model takes {base.max_length}")
         scores, top = None, None
         if request.prompt_logprobs or request.prompt_top:
             scores, top = prompt_logprobs(module, request.prompt, request.prompt_top)

@@ -14,7 +14,7 @@ import torch
 from rldbg.algorithms import LogprobMode, log_softmax, sample_tokens, token_log_probs
 from rldbg.core import setting
 from rldbg.inference import uniform
-from rldbg.training_service.errors import RequestError, read_settings
+from rldbg.training_service.errors import ServiceRequestError, read_settings
 
 _PLAIN = ("max_tokens", "temperature", "top_p", "top_k", "seed")
 StopReason = Literal["stop", "length"]
@@ -22,7 +22,7 @@ Decode = Callable[[list[int]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingSettings:
+class ClientSamplingSettings:
     """How to continue a prompt, as a rule of `sample_tokens`: clients get the log probs that were sampled from."""
 
     max_tokens: int | None = setting(None, at_least=1)
@@ -38,15 +38,15 @@ class SamplingSettings:
     """Whether the tokenizer's end token stops as well."""
 
     @classmethod
-    def parse(cls, body: Any) -> "SamplingSettings":
+    def parse(cls, body: Any) -> "ClientSamplingSettings":
         """Sampling parameters as JSON, in either protocol's spelling."""
         if not isinstance(body, Mapping):
-            raise RequestError("sampling_params is not a mapping")
+            raise ServiceRequestError("sampling_params is not a mapping")
         stop = body.get("stop")
         items = [stop] if isinstance(stop, str) else stop or []
         extra = body.get("stop_token_ids") or []
         if not all(isinstance(part, list) and all(type(x) in (str, int) for x in part) for part in (items, extra)):
-            raise RequestError("sampling_params.stop and stop_token_ids are lists of texts and token ids")
+            raise ServiceRequestError("sampling_params.stop and stop_token_ids are lists of texts and token ids")
         texts = tuple(item for item in items if isinstance(item, str))
         plain = {name: body[name] for name in _PLAIN if body.get(name) is not None}
         settings = replace(
@@ -106,7 +106,7 @@ class Continuation:
     """The continuations of one prompt while they are drawn, all in one batch."""
 
     def __init__(
-        self, model: Any, prompt: np.ndarray, count: int, settings: SamplingSettings, *, seed: int, top_k: int = 0
+        self, model: Any, prompt: np.ndarray, count: int, settings: ClientSamplingSettings, *, seed: int, top_k: int = 0
     ) -> None:
         self._model = model
         self._prompt = prompt

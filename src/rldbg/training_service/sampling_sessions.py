@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rldbg.training_service.errors import ConflictError, NotFoundError, RequestError
+from rldbg.training_service.errors import ConflictError, NotFoundError, ServiceRequestError
 from rldbg.training_service.operations import Operation, Operations
 from rldbg.training_service.samplers import SampleRequest, Samplers
 from rldbg.training_service.snapshots import ModelSnapshot, Snapshots
@@ -54,7 +54,7 @@ class SamplingSessions:
             snapshot = self._snapshots.find(str(model_path))
             return self.open(snapshot.base_model, snapshot)
         if not isinstance(base_model, str):
-            raise RequestError("a sampling session needs model_path or base_model")
+            raise ServiceRequestError("a sampling session needs model_path or base_model")
         self._samplers.check(base_model)
         return self.open(base_model, None)
 

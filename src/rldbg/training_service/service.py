@@ -14,7 +14,7 @@ from typing import Any
 
 from rldbg.training_service.bases import BaseModel, BaseModels
 from rldbg.training_service.datums import Datum
-from rldbg.training_service.errors import ConflictError, NotFoundError, RequestError
+from rldbg.training_service.errors import ConflictError, NotFoundError, ServiceRequestError
 from rldbg.training_service.lora import LoraSettings
 from rldbg.training_service.losses import LossSettings, check_inputs
 from rldbg.training_service.models import AdamSettings, TrainedModel
@@ -45,7 +45,7 @@ class ModelEntry:
     @property
     def model(self) -> TrainedModel:
         if self.trained is None:
-            raise RequestError(f"model {self.model_id} could not be created")
+            raise ServiceRequestError(f"model {self.model_id} could not be created")
         return self.trained
 
 
@@ -118,9 +118,9 @@ class TrainingService:
         """A model id for (session, number); the same request again gives the same model."""
         self.touch_session(session_id)
         if not isinstance(number, int) or isinstance(number, bool):
-            raise RequestError("model_seq_id is not an integer")
+            raise ServiceRequestError("model_seq_id is not an integer")
         if not isinstance(base_model, str) or not base_model:
-            raise RequestError("base_model is not a name")
+            raise ServiceRequestError("base_model is not a name")
         model_id = f"{session_id}:train:{number}"
         if snapshot is not None and snapshot.lora is not None:
             lora = LoraSettings(**snapshot.lora)
@@ -188,7 +188,7 @@ class TrainingService:
         backward: bool,
     ) -> Operation:
         if not datums:
-            raise RequestError("the request has no datums")
+            raise ServiceRequestError("the request has no datums")
         for index, datum in enumerate(datums):
             check_inputs(f"datum {index}", datum, loss)
         return self._in_order(
@@ -207,7 +207,7 @@ class TrainingService:
         """A malformed request uses its sequence number all the same: its client continues with the next."""
         try:
             yield
-        except RequestError as error:
+        except ServiceRequestError as error:
             if number >= entry.order.next:
                 operation = self.operations.add(Operation("refused"))
                 operation.fail(error)
@@ -261,7 +261,7 @@ class TrainingService:
     ) -> Operation:
         snapshot = self.snapshots.find(path) if isinstance(path, str) else None
         if snapshot is None:
-            raise RequestError("path is not the path of a snapshot")
+            raise ServiceRequestError("path is not the path of a snapshot")
 
         def job() -> ModelSnapshot:
             entry.model.load(*self.snapshots.load(snapshot, optimizer=with_optimizer))

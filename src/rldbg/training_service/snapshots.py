@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rldbg.training_service.errors import ConflictError, NotFoundError, RequestError
+from rldbg.training_service.errors import ConflictError, NotFoundError, ServiceRequestError
 
 Purpose = Literal["weights", "sampler"]
 Scheme = Literal["weaver", "tinker"]
@@ -96,7 +96,9 @@ class Snapshots:
         match = _PATH.fullmatch(path)
         purpose = _SEGMENTS.get((match[1], match[3])) if match else None
         if match is None or purpose is None:
-            raise RequestError(f"{path!r} is not the path of a snapshot, such as weaver://MODEL/checkpoints/NAME")
+            raise ServiceRequestError(
+                f"{path!r} is not the path of a snapshot, such as weaver://MODEL/checkpoints/NAME"
+            )
         snapshot = self._read(self._place(match[2], purpose, match[4]))
         if snapshot is None or snapshot.expired:
             raise NotFoundError(f"no snapshot {path}" + (": it has expired" if snapshot else ""))
@@ -126,13 +128,13 @@ class Snapshots:
         if not optimizer:
             return load_file(file), None
         if not snapshot.has_optimizer:
-            raise RequestError(f"{snapshot.path('weaver')} was saved without the optimizer")
+            raise ServiceRequestError(f"{snapshot.path('weaver')} was saved without the optimizer")
         return load_file(file), load_file(file.with_name("optimizer.safetensors"))
 
     def _place(self, model_id: str, purpose: Purpose, name: str) -> Path:
         for part in (model_id, name):
             if not _NAME.fullmatch(part):
-                raise RequestError(
+                raise ServiceRequestError(
                     f"{part!r} is not a valid name of a snapshot: letters, digits, . _ : - and 128 at most"
                 )
         return self._folder / model_id / purpose / name

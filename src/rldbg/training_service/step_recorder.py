@@ -20,7 +20,7 @@ from rldbg.recording import Ragged, Recorder, RecorderSettings, debug_block_from
 from rldbg.training_service.datums import Datum
 
 if TYPE_CHECKING:
-    from rldbg.training_service.batches import Batch
+    from rldbg.training_service.batches import PaddedBatch
     from rldbg.training_service.losses import LossSettings
     from rldbg.training_service.passes import PassTerms
 
@@ -167,7 +167,7 @@ class _ResponseCut:
     With a mask from the client they stand so already; without, the response begins where advantages or weights do.
     """
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: PaddedBatch) -> None:
         device, columns = batch.mask.device, batch.mask.shape[1]
         self._datums = batch.datums
         self._prompts = [datum.prompt_length for datum in batch.datums]

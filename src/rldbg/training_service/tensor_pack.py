@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.training_service.bodies import decompress, parse_object
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 
 _DTYPES = {"int64": np.int64, "int32": np.int32, "float32": np.float32, "float64": np.float64}
 _BOUNDARY = re.compile(r'boundary="?([^";,]{1,200})"?')
@@ -25,15 +25,17 @@ def read_request(content_type: str, content: bytes, limit_bytes: int) -> Mapping
         return parse_object(content)
     boundary = _BOUNDARY.search(content_type)
     if boundary is None:
-        raise RequestError("multipart/form-data without a boundary")
+        raise ServiceRequestError("multipart/form-data without a boundary")
     parts = _parts(content, boundary[1].encode("latin-1"))
     if set(parts) != {"manifest", "tensor_pack"}:
-        raise RequestError(f"expected the parts manifest and tensor_pack, got {', '.join(sorted(parts)) or 'none'}")
+        raise ServiceRequestError(
+            f"expected the parts manifest and tensor_pack, got {', '.join(sorted(parts)) or 'none'}"
+        )
     manifest = parse_object(parts["manifest"])
     pack = _unpack(parts["tensor_pack"], manifest.get("tensor_pack"), limit_bytes)
     request = manifest.get("request")
     if manifest.get("version") != 1 or not isinstance(request, Mapping):
-        raise RequestError("the manifest has no version 1 request")
+        raise ServiceRequestError("the manifest has no version 1 request")
     resolved: Mapping[str, Any] = _resolve(request, pack)
     return resolved
 
@@ -46,22 +48,22 @@ def _parts(content: bytes, boundary: bytes) -> dict[str, bytes]:
         head, separator, body = section.partition(b"\r\n\r\n")
         name = _PART_NAME.search(head)
         if not separator or name is None:
-            raise RequestError("a part of the multipart body has no name")
+            raise ServiceRequestError("a part of the multipart body has no name")
         found[name[1].decode("ascii")] = body
     return found
 
 
 def _unpack(raw: bytes, facts: Any, limit_bytes: int) -> bytes:
     if not isinstance(facts, Mapping):
-        raise RequestError("the manifest does not describe tensor_pack")
+        raise ServiceRequestError("the manifest does not describe tensor_pack")
     if facts.get("size_bytes") != len(raw) or facts.get("sha256") != hashlib.sha256(raw).hexdigest():
-        raise RequestError("the tensor pack is not the one the manifest describes: its size or sha256 differs")
+        raise ServiceRequestError("the tensor pack is not the one the manifest describes: its size or sha256 differs")
     codec = facts.get("codec", "raw")
     if codec not in ("raw", "zstd"):
-        raise RequestError(f"the tensor pack's codec {codec!r} is neither raw nor zstd")
+        raise ServiceRequestError(f"the tensor pack's codec {codec!r} is neither raw nor zstd")
     pack = raw if codec == "raw" else decompress(raw, limit_bytes)
     if facts.get("decoded_size_bytes", len(pack)) != len(pack):
-        raise RequestError("the size of the tensor pack differs from the manifest")
+        raise ServiceRequestError("the size of the tensor pack differs from the manifest")
     return pack
 
 
@@ -79,9 +81,11 @@ def _tensor(facts: Any, pack: bytes) -> np.ndarray:
         shape = [int(size) for size in facts["shape"]]
         offset, size = int(facts.get("offset", 0)), int(facts["size_bytes"])
     except (KeyError, TypeError, ValueError) as error:
-        raise RequestError(f"a tensor of the manifest is not described: {error!r}") from error
+        raise ServiceRequestError(f"a tensor of the manifest is not described: {error!r}") from error
     wanted = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if min([offset, *shape], default=0) < 0 or size != wanted or offset + size > len(pack):
-        raise RequestError("a tensor of the manifest lies outside the tensor pack, or its size is not its shape's")
+        raise ServiceRequestError(
+            "a tensor of the manifest lies outside the tensor pack, or its size is not its shape's"
+        )
     array = np.frombuffer(pack, dtype=dtype, count=size // dtype.itemsize, offset=offset).reshape(shape)
     return array.astype(np.int64 if dtype.kind == "i" else np.float32, copy=False)

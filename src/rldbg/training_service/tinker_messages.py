@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from rldbg.training_service.datums import Datum, make_datum
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.sampling import Samples, TopLogprobs
 
 CONTENT_TYPE = "application/x-protobuf"
@@ -141,7 +141,7 @@ def _read(name: str, content: bytes, where: str) -> Any:
     try:
         return _MESSAGES[name].FromString(content)
     except DecodeError as error:
-        raise RequestError(f"{where} is not a {name} message: {error}") from error
+        raise ServiceRequestError(f"{where} is not a {name} message: {error}") from error
 
 
 def _datum(where: str, content: bytes, **limits: Any) -> Datum:
@@ -154,24 +154,24 @@ def _datum(where: str, content: bytes, **limits: Any) -> Datum:
 
 def _chunk(where: str, chunk: Any) -> np.ndarray:
     if chunk.image or chunk.dmel:
-        raise RequestError(f"{where} is an image or audio; only encoded_text is supported here")
+        raise ServiceRequestError(f"{where} is an image or audio; only encoded_text is supported here")
     return _array(where, chunk.encoded_text.tokens, np.int32).astype(np.int64)
 
 
 def _tensor(where: str, tensor: Any) -> np.ndarray:
     if tensor.sparse_csr:
-        raise RequestError(f"{where}: sparse tensors are not supported here")
+        raise ServiceRequestError(f"{where}: sparse tensors are not supported here")
     if tensor.dtype not in _DTYPES:
-        raise RequestError(f"{where}: data type {tensor.dtype} is not one of float32, int64, int32")
+        raise ServiceRequestError(f"{where}: data type {tensor.dtype} is not one of float32, int64, int32")
     array = _array(where, tensor.dense, _DTYPES[tensor.dtype])
     shape = list(tensor.shape)
     try:
         return array.reshape(shape) if shape else array
     except ValueError as error:
-        raise RequestError(f"{where}: {len(array)} values do not have the shape {shape}") from error
+        raise ServiceRequestError(f"{where}: {len(array)} values do not have the shape {shape}") from error
 
 
 def _array(where: str, raw: bytes, dtype: type) -> np.ndarray:
     if len(raw) % np.dtype(dtype).itemsize:
-        raise RequestError(f"{where}: {len(raw)} bytes are not a whole number of {np.dtype(dtype).name} values")
+        raise ServiceRequestError(f"{where}: {len(raw)} bytes are not a whole number of {np.dtype(dtype).name} values")
     return np.frombuffer(raw, dtype=dtype)

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.service import ModelEntry
 from rldbg.training_service.snapshots import ModelSnapshot
@@ -49,7 +49,7 @@ class TinkerRest(Handlers):
     async def delete_checkpoint(self, request: Request) -> Response:
         run, name = request.path_params["run"], request.path_params["checkpoint"]
         if name.endswith(("/publish", "/ttl")):
-            raise RequestError("checkpoints are not published here; they are files in the service's folder")
+            raise ServiceRequestError("checkpoints are not published here; they are files in the service's folder")
         self._service.snapshots.remove(self._service.snapshots.find(f"tinker://{run}/{name}"))
         return Response(status_code=204)
 
@@ -99,12 +99,12 @@ def _window(request: Request) -> tuple[int, int]:
     known = {"offset", "limit", "access_scope"}
     unknown = sorted(set(request.query_params) - known)
     if unknown:
-        raise RequestError(f"query parameter {unknown[0]} is not supported here; {', '.join(sorted(known))} are")
+        raise ServiceRequestError(f"query parameter {unknown[0]} is not supported here; {', '.join(sorted(known))} are")
     numbers = []
     for name, default, most in (("offset", 0, 1 << 31), ("limit", 20, _MOST)):
         text = request.query_params.get(name, str(default))
         if not text.isdigit() or int(text) > most:
-            raise RequestError(f"{name} is {text[:40]!r}; it must be a whole number up to {most}")
+            raise ServiceRequestError(f"{name} is {text[:40]!r}; it must be a whole number up to {most}")
         numbers.append(int(text))
     return numbers[0], numbers[1]
 

@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import tinker_messages
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.request_order import digest_of, sequence_number
 from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.samplers import SampleRequest
-from rldbg.training_service.sampling import SamplingSettings
+from rldbg.training_service.sampling import ClientSamplingSettings
 from rldbg.training_service.sampling_sessions import SamplingSession
 from rldbg.training_service.weaver_sampling import MOST_SAMPLES, count_of, prompt_of
 
@@ -53,7 +53,7 @@ class TinkerSampling(Handlers):
         body = await self._bodies.json(request)
         for name in _UNSUPPORTED:
             if body.get(name):
-                raise RequestError(f"{name} is not supported here")
+                raise ServiceRequestError(f"{name} is not supported here")
         count = count_of(body, "num_samples", 1, 1, MOST_SAMPLES)
         if body.get("sampling_session_id") is not None:
             session = self._service.sampling.get(body["sampling_session_id"])
@@ -71,7 +71,7 @@ class TinkerSampling(Handlers):
         return JSONResponse({"request_id": operation.id, "sample_sequence_ids": identifiers})
 
     def _sample_request(self, session: SamplingSession, body: Mapping[str, Any], count: int) -> SampleRequest:
-        settings = SamplingSettings.parse(body.get("sampling_params") or {})
+        settings = ClientSamplingSettings.parse(body.get("sampling_params") or {})
         prompt = prompt_of(self._service, session, body)
         return SampleRequest(
             prompt=prompt,
@@ -100,5 +100,5 @@ class TinkerSampling(Handlers):
     async def cancel_future(self, request: Request) -> Response:
         """Gives a promise up; work that has not begun is dropped."""
         operation = self._service.operations.get(str((await self._bodies.json(request)).get("request_id")))
-        operation.fail(RequestError("cancelled by the client"))
+        operation.fail(ServiceRequestError("cancelled by the client"))
         return Response(status_code=204)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import tinker_messages
-from rldbg.training_service.errors import RequestError, read_settings
+from rldbg.training_service.errors import ServiceRequestError, read_settings
 from rldbg.training_service.lora import LoraSettings
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.models import AdamSettings
@@ -96,7 +96,7 @@ class TinkerTraining(Handlers):
         body = await self._bodies.json(request)
         optimizer = body.get("optimizer_config") or {}
         if isinstance(optimizer, Mapping) and optimizer.get("type", "adamw") != "adamw":
-            raise RequestError(f"optimizer {optimizer.get('type')!r} is not supported here; adamw is")
+            raise ServiceRequestError(f"optimizer {optimizer.get('type')!r} is not supported here; adamw is")
         base_model, given = body.get("base_model"), body.get("lora_config")
         lora = None if given is None else read_settings(LoraSettings, given, "lora_config")
         if isinstance(base_model, str):
@@ -149,7 +149,7 @@ class TinkerTraining(Handlers):
         entry, number, digest = self._numbered(body)
         with self._service.using_number(entry, number, digest):
             if "optimizer_params" in body:
-                raise RequestError("only adam_params are supported here")
+                raise ServiceRequestError("only adam_params are supported here")
             adam = AdamSettings.parse(body.get("adam_params", {}), _DEFAULT_ADAM)
             operation = self._service.optimizer_step(entry, number, digest, adam)
         return _promise(operation, _step_message, entry)

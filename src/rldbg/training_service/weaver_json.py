@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.training_service.datums import Datum, make_datum, tensor_from_json, tokens_from_json
-from rldbg.training_service.errors import RequestError, read_settings
+from rldbg.training_service.errors import ServiceRequestError, read_settings
 from rldbg.training_service.lora import LoraSettings
 from rldbg.training_service.operations import Operation
 from rldbg.training_service.passes import PassResult
@@ -26,24 +26,24 @@ def payload_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """The request proper, which the client wraps in `payload`."""
     payload = body.get("payload", body)
     if not isinstance(payload, Mapping):
-        raise RequestError("payload is not a mapping")
+        raise ServiceRequestError("payload is not a mapping")
     return payload
 
 
 def datums_of(data: Any, entry: ModelEntry) -> tuple[Datum, ...]:
     if not isinstance(data, Sequence) or isinstance(data, str):
-        raise RequestError("data is not a list of datums")
+        raise ServiceRequestError("data is not a list of datums")
     return tuple(_datum(f"datum {number}", item, entry) for number, item in enumerate(data))
 
 
 def _datum(where: str, item: Any, entry: ModelEntry) -> Datum:
     if not isinstance(item, Mapping):
-        raise RequestError(f"{where} is not a mapping")
+        raise ServiceRequestError(f"{where} is not a mapping")
     if item.get("kind") == "sample_ref":
-        raise RequestError(f"{where} refers to a managed dataset, which is not supported here")
+        raise ServiceRequestError(f"{where} refers to a managed dataset, which is not supported here")
     inputs, metadata = item.get("loss_fn_inputs"), item.get("metadata") or {}
     if not isinstance(inputs, Mapping) or not isinstance(metadata, Mapping):
-        raise RequestError(f"{where}: loss_fn_inputs and metadata are mappings")
+        raise ServiceRequestError(f"{where}: loss_fn_inputs and metadata are mappings")
     return make_datum(
         where,
         tokens_from_json(f"{where}: model_input", item.get("model_input")),
@@ -62,14 +62,14 @@ def lora_of(body: Mapping[str, Any]) -> LoraSettings | None:
     """
     mode, given = body.get("training_mode"), body.get("lora_config")
     if mode not in (None, "lora", "full_ft"):
-        raise RequestError(f"training_mode is {str(mode)[:40]!r}; there are lora and full_ft")
+        raise ServiceRequestError(f"training_mode is {str(mode)[:40]!r}; there are lora and full_ft")
     if mode == "full_ft" and given is not None:
-        raise RequestError("lora_config is not used with training_mode full_ft")
+        raise ServiceRequestError("lora_config is not used with training_mode full_ft")
     # Tiers choose the hardware of the hosted service and nothing else.
     if body.get("performance_tier") not in (None, *_TIERS):
-        raise RequestError(f"performance_tier is not one of {', '.join(_TIERS)}")
+        raise ServiceRequestError(f"performance_tier is not one of {', '.join(_TIERS)}")
     if body.get("training_max_sequence_length") is not None:
-        raise RequestError("training_max_sequence_length is for managed datasets, which are not supported here")
+        raise ServiceRequestError("training_max_sequence_length is for managed datasets, which are not supported here")
     if mode == "full_ft" or (mode is None and given is None):
         return None
     return read_settings(LoraSettings, {"rank": _DEFAULT_RANK} if given is None else given, "lora_config")
@@ -78,7 +78,7 @@ def lora_of(body: Mapping[str, Any]) -> LoraSettings | None:
 def name_of(body: Mapping[str, Any], key: str) -> str | None:
     name = body.get(key)
     if name is not None and not isinstance(name, str):
-        raise RequestError(f"{key} is not a name")
+        raise ServiceRequestError(f"{key} is not a name")
     return name or None
 
 
@@ -87,7 +87,7 @@ def lifetime_of(body: Mapping[str, Any]) -> float | None:
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_LIFE_S:
-        raise RequestError(f"ttl_seconds is {seconds!r}, not a number of seconds up to a hundred years")
+        raise ServiceRequestError(f"ttl_seconds is {seconds!r}, not a number of seconds up to a hundred years")
     return float(seconds)
 
 
@@ -97,7 +97,7 @@ def operation_json(operation: Operation) -> dict[str, Any]:
     if operation.error is None:
         answer = operation.answer
         if isinstance(answer, bytes):
-            raise RequestError(
+            raise ServiceRequestError(
                 f"operation {operation.id} was requested in Tinker's protocol: POST /api/v1/retrieve_future"
             )
         return {"id": operation.id, "status": "done", "response": answer}

@@ -9,10 +9,10 @@ from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import weaver_json
 from rldbg.training_service.datums import check_tokens, tokens_from_json
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.routing import Handlers, Table
 from rldbg.training_service.samplers import SampleRequest
-from rldbg.training_service.sampling import SamplingSettings
+from rldbg.training_service.sampling import ClientSamplingSettings
 from rldbg.training_service.sampling_sessions import SamplingSession
 from rldbg.training_service.service import TrainingService
 from rldbg.training_service.weaver_training import accepted
@@ -32,7 +32,7 @@ def prompt_of(service: TrainingService, session: SamplingSession, body: Mapping[
     prompt = tokens_from_json("prompt", body.get("prompt"))
     base = service.bases.describe(session.base_model)
     if not 0 < len(prompt) <= base.max_length:
-        raise RequestError(f"the prompt has {len(prompt)} tokens; from 1 to {base.max_length}")
+        raise ServiceRequestError(f"the prompt has {len(prompt)} tokens; from 1 to {base.max_length}")
     check_tokens("prompt", prompt, base.vocabulary_size)
     return prompt
 
@@ -42,7 +42,7 @@ def count_of(body: Mapping[str, Any], key: str, default: int, least: int, most: 
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise RequestError(f"{key} is {value!r}; from {least} to {most}")
+        raise ServiceRequestError(f"{key} is {value!r}; from {least} to {most}")
     return value
 
 
@@ -74,7 +74,7 @@ class WeaverSampling(Handlers):
     async def sample(self, request: Request) -> Response:
         session = self._session(request)
         body = await self._supported(request)
-        settings = SamplingSettings.parse(body.get("sampling_params") or {})
+        settings = ClientSamplingSettings.parse(body.get("sampling_params") or {})
         operation = self._service.sampling.sample(
             session,
             SampleRequest(
@@ -93,7 +93,7 @@ class WeaverSampling(Handlers):
         session = self._session(request)
         body = await self._supported(request)
         prompt = prompt_of(self._service, session, body)
-        only_prompt = SampleRequest(prompt, 0, SamplingSettings(), 0, prompt_logprobs=True)
+        only_prompt = SampleRequest(prompt, 0, ClientSamplingSettings(), 0, prompt_logprobs=True)
         return await accepted(
             self._service.sampling.sample(session, only_prompt),
             lambda result: {"result": {"prompt_logprobs": weaver_json.nullable(result.prompt_logprobs)}},
@@ -116,7 +116,7 @@ class WeaverSampling(Handlers):
         body = await self._bodies.json(request)
         for name in _UNSUPPORTED:
             if body.get(name):
-                raise RequestError(f"{name} is not supported here")
+                raise ServiceRequestError(f"{name} is not supported here")
         return body
 
     def _json(self, session: SamplingSession) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import weaver_json
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.models import AdamSettings
 from rldbg.training_service.operations import Operation
@@ -81,7 +81,7 @@ class WeaverTraining(Handlers):
         body = await self._bodies.json(request)
         seed, base_model = body.get("seed", 0), body.get("base_model")
         if not isinstance(seed, int) or isinstance(seed, bool):
-            raise RequestError("seed is not an integer")
+            raise ServiceRequestError("seed is not an integer")
         if isinstance(base_model, str):
             await asyncio.to_thread(self._service.bases.describe, base_model)
         entry = self._service.create_model(
@@ -126,7 +126,7 @@ class WeaverTraining(Handlers):
         with self._service.using_number(entry, number, digest):
             inputs = payload.get(key)
             if not isinstance(inputs, Mapping):
-                raise RequestError(f"payload has no {key}")
+                raise ServiceRequestError(f"payload has no {key}")
             loss = LossSettings.parse(inputs.get("loss_fn"), inputs.get("loss_fn_config"))
             datums = await asyncio.to_thread(weaver_json.datums_of, inputs.get("data"), entry)
             operation = self._service.run_pass(entry, number, digest, loss, datums, backward=backward)
@@ -157,7 +157,7 @@ class WeaverTraining(Handlers):
         body = await self._bodies.json(request)
         kind = body.get("type", "weight")
         if kind not in ("weight", "weight_and_optimizer", "sampling"):
-            raise RequestError(f"checkpoint type {kind!r} is not one of weight, weight_and_optimizer, sampling")
+            raise ServiceRequestError(f"checkpoint type {kind!r} is not one of weight, weight_and_optimizer, sampling")
         saved = await asyncio.to_thread(self._service.snapshots.of_model, entry.model_id)
         operation = self._service.save(
             entry,
@@ -202,7 +202,7 @@ class WeaverTraining(Handlers):
         try:
             seconds = min(float(wait), _LONGEST_WAIT_S)
         except ValueError:
-            raise RequestError(f"wait is {wait!r}, not a number of seconds") from None
+            raise ServiceRequestError(f"wait is {wait!r}, not a number of seconds") from None
         await operation.wait(seconds)
         return JSONResponse(weaver_json.operation_json(operation))
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from rldbg.training_service.errors import InternalError, RequestError
+from rldbg.training_service.errors import InternalError, ServiceRequestError
 from rldbg.training_service.operations import Operation
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def _outcome(operation: Operation, job: Callable[[], Any]) -> Callable[[], None]
         return lambda: None
     try:
         return partial(operation.succeed, job())
-    except RequestError as error:
+    except ServiceRequestError as error:
         return partial(operation.fail, error)
     except Exception as error:  # noqa: BLE001 - a failing request must not end the service
         _log.exception("%s %s failed", operation.kind, operation.id)

@@ -10,7 +10,7 @@ import pytest
 
 from rldbg.agent.waits.far_objects import FarObject, modules_of, object_at
 from rldbg.agent.waits.layout import measured_layout
-from rldbg.agent.waits.memory import Memory
+from rldbg.agent.waits.memory import ProcessMemory
 from rldbg.agent.waits.objects import OwnObject, chain_of
 from rldbg.agent.waits.process_views import threads_of
 
@@ -42,7 +42,7 @@ def layout():
 
 @pytest.fixture
 def memory(layout):
-    memory = Memory(os.getpid(), layout)
+    memory = ProcessMemory(os.getpid(), layout)
     yield memory
     memory.close()
 
@@ -67,7 +67,7 @@ def test_the_owner_of_a_lock_is_read(memory):
     held = Holder()
     assert object_at(memory, id(held.lock)).owner() is None
     with held.lock:
-        fresh = Memory(os.getpid(), memory.layout)
+        fresh = ProcessMemory(os.getpid(), memory.layout)
         assert FarObject(fresh, id(held.lock)).owner() == threading.get_ident() == OwnObject(held.lock).owner()
         fresh.close()
 
@@ -107,7 +107,7 @@ def test_tasks_and_what_they_await_are_read(layout):
         future = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(outer(future), name="a task")
         await asyncio.sleep(0)
-        memory = Memory(os.getpid(), layout)
+        memory = ProcessMemory(os.getpid(), layout)
         far = object_at(memory, id(task))
         steps = [(step.frame.function.rpartition(".")[2], step.frame.line) for step in chain_of(far.get("_coro"))]
         own = [(s.frame.function.rpartition(".")[2], s.frame.line) for s in chain_of(OwnObject(task.get_coro()))]

@@ -10,7 +10,7 @@ from rldbg.algorithms import grpo_advantages
 from rldbg.analysis import compare
 from rldbg.analysis.explain import clips, contexts, sampling
 from rldbg.analysis.explain.advantage_rules import Scored, _shaped, shape_of
-from rldbg.analysis.explain.aggregation import PassStatistics, Totals
+from rldbg.analysis.explain.aggregation import MiniBatchTotals, PassStatistics
 from rldbg.analysis.explain.evidence import Explanation
 from rldbg.analysis.explain.loss_model import _FORMS, _Tried
 from rldbg.analysis.explain.loss_rules import LossPass, LossPasses, LossRule
@@ -75,7 +75,7 @@ def test_rows_of_other_samples_are_counted():
 
 def test_statistics_of_a_pass():
     values, mask = np.asarray([[1.0, 2.0, 9.0], [4.0, 9.0, 9.0]]), np.asarray([[1, 1, 0], [1, 0, 0]]) != 0
-    found = PassStatistics(mask, Totals(10, 5, {0: 6.0}, {0: 3.0}), 0).numbers(values)
+    found = PassStatistics(mask, MiniBatchTotals(10, 5, {0: 6.0}, {0: 3.0}), 0).numbers(values)
     assert found["the mean over the mini-batch's tokens"] == pytest.approx(0.7)
     assert found["the mean over the mini-batch's sequences of their token means"] == pytest.approx(5.5 / 5)
     assert found["the token mean of each micro-batch"] == pytest.approx(7 / 3)

@@ -13,7 +13,7 @@ from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import stamp_in
 from rldbg.doctor.engines import GramEngine, HyperscanEngine
 from rldbg.doctor.scan import Scanner
-from rldbg.doctor.sources import CHUNK_BYTES, Source, chunks, find_sources
+from rldbg.doctor.sources import CHUNK_BYTES, LogSource, chunks, find_sources
 
 from .logs import healthy_lines
 
@@ -67,7 +67,7 @@ def test_a_match_on_the_border_of_two_chunks_is_found_once(index, tmp_path):
         log.write_bytes(
             b"x" * 99 + b"\n" + (b"y" * 63 + b"\n") * ((CHUNK_BYTES - 100 + shift) // 64) + OOM.encode() + b"\n"
         )
-        found = Scanner(index).read_all([Source(log)])
+        found = Scanner(index).read_all([LogSource(log)])
         assert [hit.entry for hit in found.hits] == ["torch-cuda-oom"]
 
 
@@ -75,7 +75,7 @@ def test_chunks_cover_every_byte_exactly_once(tmp_path):
     content = os.urandom(2 * CHUNK_BYTES + 12345)
     file = tmp_path / "x"
     file.write_bytes(content)
-    with Source(file).open() as stream:
+    with LogSource(file).open() as stream:
         pieces = [chunk.data[chunk.begin : chunk.end] for chunk in chunks(stream)]
     assert b"".join(pieces) == content
 
@@ -157,14 +157,14 @@ def test_a_signature_that_costs_too_much_is_stopped_and_named(tmp_path):
     log = tmp_path / "evil.log"
     log.write_text(("slow marker " + "a" * 3000 + "\n") * 400)
     scanner = Scanner(SearchIndex(Library.load([tmp_path / "k"])), budget_s=0.05)
-    evidence = scanner.read_all([Source(log)])
+    evidence = scanner.read_all([LogSource(log)])
     assert [finding.id for finding in evidence.findings] == ["signature-too-slow"]
 
 
 def test_memory_stays_flat_when_one_symptom_floods_the_log(index, tmp_path):
     log = tmp_path / "flood.log"
     log.write_text((OOM + "\n") * 6_000)
-    evidence = Scanner(index).read_all([Source(log)])
+    evidence = Scanner(index).read_all([LogSource(log)])
     assert len(evidence.hits) < 300
     assert evidence.counts["torch-cuda-oom"] >= 6_000
     assert evidence.hits[0].place.line == 1

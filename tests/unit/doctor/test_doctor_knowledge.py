@@ -11,13 +11,13 @@ from rldbg.core import UsageError
 from rldbg.doctor import diagnose
 from rldbg.doctor.anchors import anchors_of
 from rldbg.doctor.cleaning import Speaker, clean
-from rldbg.doctor.entries import Entry, Role
-from rldbg.doctor.evidence import Failure, Place
+from rldbg.doctor.entries import KnownFailure, Role
+from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.failures import family_of
 from rldbg.doctor.library import Library, read_folder
 from rldbg.doctor.scan import Scanner
-from rldbg.doctor.sources import Source
+from rldbg.doctor.sources import LogSource
 from rldbg.reports.knowledge import failure_pages
 
 COLLECTED = Path(__file__).with_name("collected_failures.txt").read_text().split()
@@ -46,7 +46,7 @@ def test_lines_that_only_look_similar_do_not_count(library, index, tmp_path):
         for number, line in enumerate(entry.not_examples):
             log = tmp_path / f"{entry.id}-{number}.log"
             log.write_text(line + "\n")
-            evidence = Scanner(index).read_all([Source(log)])
+            evidence = Scanner(index).read_all([LogSource(log)])
             assert entry.id not in {hit.entry for hit in evidence.hits}, (entry.id, line)
 
 
@@ -103,7 +103,7 @@ def test_examples_are_found_in_every_dress(library, index, tmp_path, variant):
                 lines += ["ok", *dressed, "ok"]
     log = tmp_path / "all.log"
     log.write_text("\n".join(lines))
-    found = {(hit.entry, hit.place.line) for hit in Scanner(index).read_all([Source(log)]).hits}
+    found = {(hit.entry, hit.place.line) for hit in Scanner(index).read_all([LogSource(log)]).hits}
     missed = [(entry, text) for entry, text, at in wanted if not any((entry, line) in found for line in at)]
     assert len(wanted) > 250
     # A cut in the middle of "FileNotFoundError: " cannot be told from a new record.
@@ -248,13 +248,13 @@ def test_an_unknown_id_names_its_neighbours(library):
 
 
 def test_a_symptom_is_never_a_cause():
-    entry = Entry(id="s", title="t", title_zh="标", category="ray", role="symptom", cause="c", fix=["f"])
+    entry = KnownFailure(id="s", title="t", title_zh="标", category="ray", role="symptom", cause="c", fix=["f"])
     assert not entry.can_be_cause
 
 
 def test_a_relation_that_one_entry_states_is_in_both():
     def entry(name, **relations):
-        return Entry(id=name, title="t", title_zh="标", cause="c", fix=["f"], **relations)
+        return KnownFailure(id=name, title="t", title_zh="标", cause="c", fix=["f"], **relations)
 
     library = Library([entry("a", leads_to=["b"]), entry("b"), entry("c", downstream_of=["a"])])
     assert library["a"].leads_to == ["b", "c"]
@@ -264,7 +264,7 @@ def test_a_relation_that_one_entry_states_is_in_both():
 
 
 def test_every_example_of_a_family_belongs_to_it(library):
-    place = Place("a.log", 1, 0, Speaker(), None)
+    place = LogPlace("a.log", 1, 0, Speaker(), None)
     entries = list(library.entries.values())
     families = [entry for entry in entries if entry.family is not None]
     assert len(families) >= 4

@@ -4,7 +4,7 @@ import pytest
 
 from rldbg.doctor.anchors import NoAnchorError, anchors_of
 from rldbg.doctor.expressions import Expression
-from rldbg.doctor.syntax import CharacterClass, Choice, Group, Literal, Repeat, parsed
+from rldbg.doctor.syntax import Alternation, CharacterClass, Literal, RegexGroup, Repeat, parsed
 
 INFINITE = float("inf")
 
@@ -15,7 +15,7 @@ INFINITE = float("inf")
         ("ab", (Literal("a"), Literal("b"))),
         (r"^\bx$", (Literal("x"),)),
         (r"[.]\x41", (Literal("."), Literal("A"))),
-        ("(a|b)", (Group((Choice(((Literal("a"),), (Literal("b"),))),)),)),
+        ("(a|b)", (RegexGroup((Alternation(((Literal("a"),), (Literal("b"),))),)),)),
         ("(?:ab)c", (Literal("a"), Literal("b"), Literal("c"))),
         ("a{2,}?", (Repeat(2, INFINITE, (Literal("a"),)),)),
         ("a{1", (Literal("a"), Literal("{"), Literal("1"))),

@@ -10,7 +10,7 @@ from rldbg.core import IncompleteDataError
 from rldbg.doctor import diagnose
 from rldbg.doctor.jobs import job_facts
 from rldbg.doctor.scan import Scanner
-from rldbg.doctor.sources import Source
+from rldbg.doctor.sources import LogSource
 from rldbg.doctor.watching import FollowedLog, watch
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -41,7 +41,7 @@ def test_only_whole_lines_are_read_and_each_once(index, tmp_path):
     log = tmp_path / "a.log"
     scanner = Scanner(index)
     log.write_text("x\n" + OOM[:30])
-    followed = FollowedLog(scanner, Source(log))
+    followed = FollowedLog(scanner, LogSource(log))
     assert followed.advance()
     with log.open("a") as stream:
         stream.write(OOM[30:])
@@ -54,7 +54,7 @@ def test_a_log_that_was_cut_is_read_from_its_beginning(index, tmp_path):
     log = tmp_path / "a.log"
     scanner = Scanner(index)
     log.write_text("a line\n" * 100)
-    followed = FollowedLog(scanner, Source(log))
+    followed = FollowedLog(scanner, LogSource(log))
     followed.advance()
     log.write_text(OOM)
     assert followed.advance()

@@ -23,7 +23,7 @@ from rldbg.inference.proxy.captured import Captured
 from rldbg.inference.proxy.generation_recorder import GenerationRecorder
 from rldbg.inference.proxy.protocol_readers import readers
 from rldbg.inference.recorded.backend import RecordedBackend
-from rldbg.inference.recorded.generations import Generations
+from rldbg.inference.recorded.generations import RecordedGenerations
 
 CARD = ModelCard("m", "", 1 << 30, 1 << 30, frozenset({1}), "float32", UnreadText(), scores_prompts=False)
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"],
@@ -105,7 +105,7 @@ def test_calls_and_streams_of_three_protocols_come_back_without_a_model(tmp_path
             recorder.close()
 
     async def from_the_recording():
-        backend = RecordedBackend(Generations.read(tmp_path / "recording"), CARD)
+        backend = RecordedBackend(RecordedGenerations.read(tmp_path / "recording"), CARD)
         async with client_of(build_application(backend)) as client:
             return await converse(client), backend.report()
 
@@ -159,7 +159,7 @@ def test_of_a_stream_that_ends_early_what_had_come_is_recorded(tmp_path, dies):
 
     asyncio.run(scene())
     recorder.close()
-    (kept,) = Generations.read(tmp_path / "recording").all
+    (kept,) = RecordedGenerations.read(tmp_path / "recording").all
     assert kept.tokens.tolist() == [7, 7] and recorder.unreadable == 0
 
 
@@ -182,7 +182,7 @@ def test_requests_for_one_prompt_are_answered_in_the_order_they_came(tmp_path):
     recorder.add([Captured([5], [8], [-0.5], seed=3)], "/generate", second)
     recorder.add([Captured([5], [7], [-0.5], seed=4), Captured([5], [9], [-0.5])], "/generate", first)
     recorder.close()
-    found = Generations.read(tmp_path / "recording")
+    found = RecordedGenerations.read(tmp_path / "recording")
     assert [item.tokens.tolist() for item in found.all] == [[7], [9], [8]]
 
     async def scene():
@@ -208,7 +208,7 @@ def test_what_cannot_be_replayed_is_counted_and_named(tmp_path):
     assert finding["evidence"] == ["1 of /v1/messages", "1 of /v1/responses"] and "2 answers" in finding["cause"]
 
     async def scene():
-        backend = RecordedBackend(Generations.read(tmp_path / "recording"), CARD)
+        backend = RecordedBackend(RecordedGenerations.read(tmp_path / "recording"), CARD)
         async with client_of(build_application(backend)) as client:
             answer = await client.post("/v1/completions", json={"prompt": [5], "logprobs": 3})
             return answer.json()["choices"][0], backend.report()

@@ -13,7 +13,7 @@ from rldbg.inference.backend import ModelCard
 from rldbg.inference.embedded.text import NoText
 from rldbg.inference.generation import GenerationJob, SamplingSettings
 from rldbg.inference.recorded.backend import RecordedBackend
-from rldbg.inference.recorded.generations import Generations
+from rldbg.inference.recorded.generations import RecordedGenerations
 from rldbg.inference.request_error import RequestError
 from rldbg.recording import Recorder
 
@@ -55,7 +55,7 @@ def recording(tmp_path):
 
 def play(path, scene, **settings):
     async def run():
-        backend = RecordedBackend(Generations.read(path), CARD, **settings)
+        backend = RecordedBackend(RecordedGenerations.read(path), CARD, **settings)
         return await asyncio.wait_for(scene(backend), 30)
 
     return asyncio.run(run())
@@ -173,4 +173,4 @@ def test_a_recording_without_trajectories_says_so(tmp_path):
     with Recorder(tmp_path / "r") as recorder:
         recorder.record("loss", step=0, micro=0, loss=1.0)
     with pytest.raises(IncompleteDataError, match="no trajectories to answer from, only loss"):
-        Generations.read(tmp_path / "r")
+        RecordedGenerations.read(tmp_path / "r")

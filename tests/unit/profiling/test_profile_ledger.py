@@ -13,7 +13,7 @@ from rldbg.core import IncompleteDataError
 from rldbg.profiling.ledger import leaks_of, residues_of
 from rldbg.profiling.report import make_report
 from rldbg.profiling.timeline import write_timeline
-from rldbg.profiling.tracks import Span, Track, read_tracks
+from rldbg.profiling.tracks import PhaseSpan, Track, read_tracks
 from rldbg.reports.profile import to_terminal
 
 MS = 1_000_000
@@ -30,7 +30,7 @@ def write_run(run: Path, processes: dict[str, list[list]]) -> Path:
     return run
 
 
-def track(spans: list[Span]) -> Track:
+def track(spans: list[PhaseSpan]) -> Track:
     return Track("policy/0", "policy", 0, "h", 1, spans=spans)
 
 
@@ -43,7 +43,7 @@ def run_of(steps: int, *, leak_kib: int, begins: int = 0, phase: str = "rollout"
             wobble = noise * ((step * 7 + place * 3) % 5 - 2)
             start = (step * 10 + place) * MS
             entry, kept = kept, kept + gain
-            spans.append(Span(name, start, MS, step, 1, [entry, kept + 9 * MIB, kept + wobble, None, None, None]))
+            spans.append(PhaseSpan(name, start, MS, step, 1, [entry, kept + 9 * MIB, kept + wobble, None, None, None]))
     return track(spans)
 
 
@@ -87,7 +87,7 @@ def test_growth_outside_every_phase_is_said_to_be_there() -> None:
 
 
 def test_what_an_engine_keeps_while_it_sleeps() -> None:
-    engine = track([Span("sleep", 0, MS, 1, 1, [0, 0, 0, 9000 * MIB, 9000 * MIB, 640 * MIB])])
+    engine = track([PhaseSpan("sleep", 0, MS, 1, 1, [0, 0, 0, 9000 * MIB, 9000 * MIB, 640 * MIB])])
     (residue,) = residues_of("engine/0", engine)
     assert residue.mib == 640
 

@@ -13,7 +13,7 @@ from rldbg.core import IncompleteDataError
 from rldbg.profiling import make_report, write_timeline
 from rldbg.profiling.report import self_times
 from rldbg.profiling.trace_events import ChromeTrace, spy_slices
-from rldbg.profiling.tracks import Span, read_tracks
+from rldbg.profiling.tracks import PhaseSpan, read_tracks
 from rldbg.reports.profile import timeline_lines
 
 SECOND = 10**9
@@ -93,7 +93,7 @@ def test_spy_samples_become_slices(tmp_path):
 
 
 def test_a_phase_does_not_own_the_time_of_those_inside_it():
-    spans = [Span("update", 0, 100, 1, 1), Span("forward", 10, 30, 1, 1), Span("backward", 50, 20, 1, 1)]
+    spans = [PhaseSpan("update", 0, 100, 1, 1), PhaseSpan("forward", 10, 30, 1, 1), PhaseSpan("backward", 50, 20, 1, 1)]
     assert {span.phase: own for span, own in self_times(spans)} == {"update": 50, "forward": 30, "backward": 20}
 
 

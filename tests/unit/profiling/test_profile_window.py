@@ -12,7 +12,7 @@ from rldbg.agent.profiling import process
 from rldbg.agent.profiling import window as window_module
 from rldbg.agent.profiling.plan import ChosenWorker, Plan
 from rldbg.agent.profiling.tools import ToolError
-from rldbg.agent.profiling.window import Window, leave_step_marks
+from rldbg.agent.profiling.window import ProfileWindow, leave_step_marks
 from rldbg.profiling.profiled_run import without_own_profile
 
 
@@ -45,7 +45,7 @@ class Generator:
         )
         self.plan = Plan("torch", ("*",), str(folder / "out"), str(folder / "books"), steps=(2, 3))
         nothing = lambda: None  # noqa: E731
-        self.window = Window(
+        self.window = ProfileWindow(
             self.plan,
             ChosenWorker("generator", "*"),
             None,

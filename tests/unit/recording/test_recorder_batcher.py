@@ -4,7 +4,7 @@ import numpy as np
 
 from rldbg.recording.kinds import Scope
 from rldbg.recording.recorder.arena import Arena
-from rldbg.recording.recorder.batcher import Batch, Batcher, QueuedRecord
+from rldbg.recording.recorder.batcher import Batcher, FileBatch, QueuedRecord
 from rldbg.recording.recorder.device import Devices
 from rldbg.recording.recorder.memory import HeapMemory
 from rldbg.recording.recorder.record_header import RecordHeader
@@ -21,7 +21,7 @@ def handed(number: int, kind: str = "loss", step: int = 0, **about) -> QueuedRec
     return QueuedRecord((number,), RecordHeader(key, Scope.MICRO, 0, **({"alone": False} | about)), snapshot)
 
 
-def ids(batches: list[Batch]) -> list[list[int]]:
+def ids(batches: list[FileBatch]) -> list[list[int]]:
     return [[id for record in batch.records for id in record.ids] for batch in batches]
 
 

@@ -119,7 +119,7 @@ def test_any_error_of_a_helper_is_raised_where_the_file_is_written(
 ) -> None:
     write_piece = whole_file._write_piece
 
-    def fail_in_helper(descriptor: int, piece: whole_file.Piece) -> int:
+    def fail_in_helper(descriptor: int, piece: whole_file.FilePiece) -> int:
         if threading.current_thread().name == "helper":
             raise error
         return write_piece(descriptor, piece)

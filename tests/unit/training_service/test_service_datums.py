@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rldbg.training_service.datums import make_datum, tensor_from_json, tokens_from_json
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.losses import LossSettings, check_inputs
 
 LIMITS = {"vocabulary_size": 50, "max_length": 8}
@@ -41,7 +41,7 @@ def test_the_prompt_ends_before_the_first_trained_token():
     ],
 )
 def test_a_wrong_datum_is_refused_by_name(tokens, inputs, message):
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(ServiceRequestError, match=message):
         datum(tokens, **inputs)
 
 
@@ -62,7 +62,7 @@ def test_what_is_masked_out_may_hold_anything():
     ],
 )
 def test_a_wrong_tensor_is_refused(value, message):
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(ServiceRequestError, match=message):
         tensor_from_json("here", value)
 
 
@@ -81,18 +81,18 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_any_json_is_tokens_or_refused(value):
-    with contextlib.suppress(RequestError):
+    with contextlib.suppress(ServiceRequestError):
         tokens_from_json("prompt", value)
-    with contextlib.suppress(RequestError):
+    with contextlib.suppress(ServiceRequestError):
         tensor_from_json("x", value)
 
 
 def test_a_loss_says_what_it_needs_and_what_it_would_ignore():
-    with pytest.raises(RequestError, match="ppo needs loss_fn_inputs\\['logprobs'\\]"):
+    with pytest.raises(ServiceRequestError, match="ppo needs loss_fn_inputs\\['logprobs'\\]"):
         check_inputs("datum 0", datum(advantages=[0, 1, 1]), LossSettings("ppo"))
-    with pytest.raises(RequestError, match="needs loss_fn_inputs\\['ref_logprobs'\\]"):
+    with pytest.raises(ServiceRequestError, match="needs loss_fn_inputs\\['ref_logprobs'\\]"):
         check_inputs("datum 0", datum(weights=[0, 1, 1]), LossSettings("cross_entropy", kl_coeff=0.1))
-    with pytest.raises(RequestError, match="no loss uses 'wieghts'"):
+    with pytest.raises(ServiceRequestError, match="no loss uses 'wieghts'"):
         check_inputs("datum 0", datum(weights=[0, 1, 1], wieghts=[0, 1, 1]), LossSettings("cross_entropy"))
     check_inputs("datum 0", datum(anything=[0, 1, 1]), LossSettings("forward_logprob"))
 
@@ -112,5 +112,5 @@ def test_a_loss_says_what_it_needs_and_what_it_would_ignore():
     ],
 )
 def test_a_wrong_loss_is_refused_by_name(name, config, message):
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(ServiceRequestError, match=message):
         LossSettings.parse(name, config)

@@ -6,7 +6,7 @@ import torch
 
 from rldbg.trainer import Recipe, build_model, load_tokenizer
 from rldbg.training_service.datums import Datum
-from rldbg.training_service.errors import RequestError, read_settings
+from rldbg.training_service.errors import ServiceRequestError, read_settings
 from rldbg.training_service.lora import LoraSettings, is_adapter, merged
 from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.models import AdamSettings, TrainedModel, load_weights
@@ -78,5 +78,5 @@ def test_the_places_of_adapters_are_the_clients():
     ("given", "told"), [({"rank": 0}, "rank"), ({}, "rank"), ({"rank": 2, "alpha": 3}, "alpha"), (3, "mapping")]
 )
 def test_settings_that_do_not_fit_are_refused_by_name(given, told):
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(ServiceRequestError, match=told):
         read_settings(LoraSettings, given, "lora_config")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rldbg.training_service.datums import Datum
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.losses import LOSSES, LossSettings
 from rldbg.training_service.models import AdamSettings, TrainedModel
 
@@ -210,11 +210,11 @@ def test_what_is_masked_out_reaches_neither_loss_nor_gradient():
 def test_weights_that_do_not_fit_are_refused_before_any_is_copied():
     model = TrainedModel("m", "bigram", Bigram(), None)
     before = model.module.table.detach().clone()
-    with pytest.raises(RequestError, match="lack table"):
+    with pytest.raises(ServiceRequestError, match="lack table"):
         model.load({}, None)
-    with pytest.raises(RequestError, match="no parameter other"):
+    with pytest.raises(ServiceRequestError, match="no parameter other"):
         model.load({"table": before + 1, "other": before}, None)
-    with pytest.raises(RequestError, match=r"table has shape \[2\]"):
+    with pytest.raises(ServiceRequestError, match=r"table has shape \[2\]"):
         model.load({"table": torch.zeros(2)}, None)
     assert torch.equal(model.module.table, before)
 
@@ -230,5 +230,5 @@ def test_weights_that_do_not_fit_are_refused_before_any_is_copied():
     ],
 )
 def test_wrong_optimizer_parameters_are_refused(body, message):
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(ServiceRequestError, match=message):
         AdamSettings.parse(body, AdamSettings(1e-4, 0.9, 0.95, 1e-8, 0.0, 0.0))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from rldbg.training_service.errors import RequestError
-from rldbg.training_service.sampling import Continuation, SamplingSettings, prompt_logprobs
+from rldbg.training_service.errors import ServiceRequestError
+from rldbg.training_service.sampling import ClientSamplingSettings, Continuation, prompt_logprobs
 
 VOCABULARY = 11
 PROMPT = np.asarray([3, 4, 5])
@@ -21,7 +21,7 @@ class Bigram(torch.nn.Module):
 
 
 def draw(count=4, limit=6, seed=0, stop=frozenset(), report=0, decode=str, **settings):
-    continuation = Continuation(Bigram(), PROMPT, count, SamplingSettings(**settings), seed=seed, top_k=report)
+    continuation = Continuation(Bigram(), PROMPT, count, ClientSamplingSettings(**settings), seed=seed, top_k=report)
     return continuation.run(limit, stop, decode)
 
 
@@ -100,13 +100,13 @@ def test_prompt_log_probs_start_with_none():
 
 
 def test_stop_in_both_protocols_spelling():
-    assert SamplingSettings.parse({}).stop_at_end
-    assert not SamplingSettings.parse({"stop": []}).stop_at_end
-    ids = SamplingSettings.parse({"stop": [3]})
+    assert ClientSamplingSettings.parse({}).stop_at_end
+    assert not ClientSamplingSettings.parse({"stop": []}).stop_at_end
+    ids = ClientSamplingSettings.parse({"stop": [3]})
     assert ids.stop_tokens == {3} and not ids.stop_at_end
-    weaver = SamplingSettings.parse({"stop": ["x"], "stop_token_ids": [4]})
+    weaver = ClientSamplingSettings.parse({"stop": ["x"], "stop_token_ids": [4]})
     assert weaver.stop_tokens == {4} and weaver.stop_texts == ("x",) and weaver.stop_at_end
-    assert SamplingSettings.parse({"stop": "x"}).stop_texts == ("x",)
+    assert ClientSamplingSettings.parse({"stop": "x"}).stop_texts == ("x",)
 
 
 @pytest.mark.parametrize(
@@ -127,5 +127,5 @@ def test_stop_in_both_protocols_spelling():
     ],
 )
 def test_wrong_sampling_parameters_are_refused(body):
-    with pytest.raises(RequestError):
-        SamplingSettings.parse(body)
+    with pytest.raises(ServiceRequestError):
+        ClientSamplingSettings.parse(body)

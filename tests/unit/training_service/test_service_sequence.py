@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from rldbg.training_service.errors import ConflictError, RequestError, SequenceGapError
+from rldbg.training_service.errors import ConflictError, SequenceGapError, ServiceRequestError
 from rldbg.training_service.operations import Operation, Operations
 from rldbg.training_service.request_order import RequestOrder
 
@@ -56,7 +56,7 @@ def test_a_repetition_gives_the_same_operation_and_another_request_under_its_num
 
 def test_numbers_start_at_one():
     async def scenario():
-        with pytest.raises(RequestError, match="numbered from 1"):
+        with pytest.raises(ServiceRequestError, match="numbered from 1"):
             submit(RequestOrder(), 0, [])
 
     asyncio.run(scenario())
@@ -66,7 +66,7 @@ def test_a_refused_request_uses_its_number():
     async def scenario():
         sequence, ran = RequestOrder(), []
         refused = Operation("refused")
-        refused.fail(RequestError("malformed"))
+        refused.fail(ServiceRequestError("malformed"))
         sequence.submit(1, b"1", refused, None)
         submit(sequence, 2, ran)
         assert ran == [2]
@@ -94,7 +94,7 @@ def test_an_operation_has_one_outcome():
     async def scenario():
         operation = Operation("work", present=lambda result: result * 2)
         operation.succeed(21)
-        operation.fail(RequestError("late"))
+        operation.fail(ServiceRequestError("late"))
         operation.succeed(0)
         assert operation.answer == 42
         assert await operation.outcome() == 21
@@ -116,10 +116,10 @@ def test_old_results_are_forgotten_but_never_unfinished_ones_and_unfetched_ones_
         assert operations.get(pending.id) is pending
         assert operations.get(unfetched.id) is unfetched
         assert operations.get(done[-1].id) is done[-1]
-        with pytest.raises(RequestError, match="no operation"):
+        with pytest.raises(ServiceRequestError, match="no operation"):
             operations.get(done[0].id)
         assert done[0].result is None, "what is forgotten holds no memory"
-        with pytest.raises(RequestError, match="forgotten"):
+        with pytest.raises(ServiceRequestError, match="forgotten"):
             _ = done[0].answer
         for _ in range(8):
             operations.add(Operation("more"))

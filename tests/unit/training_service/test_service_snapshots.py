@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from rldbg.training_service.errors import ConflictError, NotFoundError, RequestError
+from rldbg.training_service.errors import ConflictError, NotFoundError, ServiceRequestError
 from rldbg.training_service.snapshots import ModelSnapshot, Snapshots
 
 WEIGHTS = {"table": torch.arange(6.0).reshape(2, 3)}
@@ -48,7 +48,7 @@ def test_both_schemes_name_the_same_snapshot(tmp_path):
     ],
 )
 def test_what_is_no_path_is_refused(tmp_path, path):
-    with pytest.raises(RequestError):
+    with pytest.raises(ServiceRequestError):
         Snapshots(tmp_path).find(path)
 
 
@@ -59,7 +59,7 @@ def test_a_name_is_taken_once_unless_overwritten(tmp_path):
         store.save(snapshot(), WEIGHTS, None)
     store.save(snapshot(step=9), WEIGHTS, None, overwrite=True)
     assert store.find("tinker://s:train:0/weights/a").step == 9
-    with pytest.raises(RequestError, match="not a valid name"):
+    with pytest.raises(ServiceRequestError, match="not a valid name"):
         store.save(snapshot(name="../x"), WEIGHTS, None)
 
 
@@ -78,7 +78,7 @@ def test_expired_ones_and_all_but_the_newest_unnamed_exports_go(tmp_path):
 def test_the_optimizer_is_there_only_when_saved(tmp_path):
     store = Snapshots(tmp_path)
     bare = store.save(snapshot("bare"), WEIGHTS, None)
-    with pytest.raises(RequestError, match="without the optimizer"):
+    with pytest.raises(ServiceRequestError, match="without the optimizer"):
         store.load(bare, optimizer=True)
     full = store.save(snapshot("full", has_optimizer=True), WEIGHTS, {"table/step": torch.tensor(1.0)})
     assert store.load(full, optimizer=True)[1] == {"table/step": torch.tensor(1.0)}

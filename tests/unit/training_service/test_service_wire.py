@@ -8,7 +8,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rldbg.training_service.errors import RequestError
+from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.sampling import SampledSequence, Samples, TopLogprobs
 from rldbg.training_service.tinker_messages import read_pass, write_pass_result, write_samples
 
@@ -145,22 +145,22 @@ def test_samples_we_write_are_read_by_the_reference(reference):
 def test_what_a_datum_must_not_have_is_named(reference):
     message = request_message(reference)
     message.data[0].model_input.add().image.tokens = b"x"
-    with pytest.raises(RequestError, match="chunk 2 is an image"):
+    with pytest.raises(ServiceRequestError, match="chunk 2 is an image"):
         read_pass(message.SerializeToString()).datums(**LIMITS)
     message = request_message(reference)
     message.data[0].loss_fn_inputs[1].value.sparse_csr.tokens = b"x"
-    with pytest.raises(RequestError, match="weights: sparse"):
+    with pytest.raises(ServiceRequestError, match="weights: sparse"):
         read_pass(message.SerializeToString()).datums(**LIMITS)
     message = request_message(reference)
     message.data[0].loss_fn_inputs[1].value.dense = b"123"
-    with pytest.raises(RequestError, match="3 bytes are not a whole number"):
+    with pytest.raises(ServiceRequestError, match="3 bytes are not a whole number"):
         read_pass(message.SerializeToString()).datums(**LIMITS)
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(content):
-    with contextlib.suppress(RequestError):
+    with contextlib.suppress(ServiceRequestError):
         read_pass(content).datums(**LIMITS)
 
 
@@ -169,11 +169,11 @@ def test_any_bytes_are_read_or_refused(content):
 def test_a_damaged_request_is_read_or_refused(reference, place, byte):
     content = bytearray(request_message(reference).SerializeToString())
     content[place % len(content)] = byte
-    with contextlib.suppress(RequestError):
+    with contextlib.suppress(ServiceRequestError):
         read_pass(bytes(content)).datums(**LIMITS)
 
 
 @pytest.mark.parametrize("content", [b"\x08", b"\x0a\x05ab", b"\x0f", b"\x00\x01", b"\x08" + b"\xff" * 11])
 def test_malformed_messages_are_refused(content):
-    with pytest.raises(RequestError, match="not a ForwardBackwardRequest message"):
+    with pytest.raises(ServiceRequestError, match="not a ForwardBackwardRequest message"):
         read_pass(content)

@@ -26,7 +26,7 @@ from .phases import BEFORE_STEPS, HookedFunction, Phases, nvtx_marks, torch_mark
 from .plan import OWN_VARIABLES, ChosenWorker, Plan
 from .ticket import is_open_inside, read_tickets
 from .visit import Visit
-from .window import Window, leave_step_marks, torch_is_imported
+from .window import ProfileWindow, leave_step_marks, torch_is_imported
 
 ATTRIBUTE = "_rldbg_profile"
 _FINISH_S = 120.0
@@ -82,7 +82,7 @@ class Profile:
         self.plan = plan
         self._settings = settings
         self._under = under
-        self._window: Window | None = None
+        self._window: ProfileWindow | None = None
         self._choice: ChosenWorker | None = choose_this_process(plan)
         self._has_chosen = self._choice is not None
         self._number = BEFORE_STEPS
@@ -135,7 +135,7 @@ class Profile:
     def _make_window(self, choice: ChosenWorker) -> None:
         if self.plan.tool == "phases" or (self.plan.tool == "nsys" and self._under is None):
             return
-        self._window = Window(
+        self._window = ProfileWindow(
             self.plan,
             choice,
             self._under,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..stacks import mark_as_ours
 from .plan import ChosenWorker, Plan
-from .window import Window
+from .window import ProfileWindow
 
 
 class Visit:
@@ -21,7 +21,7 @@ class Visit:
         self._seconds = seconds
         agent: Any = getattr(sys, "_rldbg_agent", None)
         nothing: Callable[[], None] = lambda: None  # noqa: E731 - two empty callbacks
-        self._window = Window(
+        self._window = ProfileWindow(
             plan, ChosenWorker(worker, ""), None, identity=agent.identity, opened=nothing, closed=nothing
         )
 

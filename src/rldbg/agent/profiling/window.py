@@ -27,7 +27,7 @@ _FOLLOW_S = 0.1
 _RANK_S = 60.0
 
 
-class Window:
+class ProfileWindow:
     """The profile of one chosen process."""
 
     def __init__(

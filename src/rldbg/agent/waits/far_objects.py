@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Iterator
 
-from .memory import Memory, decoded_line
+from .memory import ProcessMemory, decoded_line
 from .objects import Frame, Object, Suspended
 
 _WORD = 8
@@ -30,11 +30,11 @@ _PLACES = {
 }
 
 
-def object_at(memory: Memory, address: int) -> "FarObject | None":
+def object_at(memory: ProcessMemory, address: int) -> "FarObject | None":
     return FarObject(memory, address) if address and address % _WORD == 0 and memory.word(address + 8) else None
 
 
-def modules_of(memory: Memory) -> dict[str, Object]:
+def modules_of(memory: ProcessMemory) -> dict[str, Object]:
     """`sys.modules`."""
     found = object_at(memory, memory.word(memory.interpreter() + memory.layout["modules"]))
     return dict(found.items()) if found is not None else {}
@@ -45,7 +45,7 @@ class FarObject:
 
     __slots__ = ("_address", "_memory", "_type")
 
-    def __init__(self, memory: Memory, address: int) -> None:
+    def __init__(self, memory: ProcessMemory, address: int) -> None:
         self._memory = memory
         self._address = address
         self._type = memory.word(address + 8)
@@ -271,7 +271,7 @@ class FarObject:
 class FarFrame:
     """A frame of another process, with its variables."""
 
-    def __init__(self, memory: Memory, address: int, instruction_at: int | None = None) -> None:
+    def __init__(self, memory: ProcessMemory, address: int, instruction_at: int | None = None) -> None:
         layout = memory.layout
         self._memory = memory
         self._begin = address + layout["frame_start"] - layout["frame_code"]

@@ -17,7 +17,7 @@ _PAGE = 1 << _PAGE_BITS
 _FLAGS = 168
 
 
-class Memory:
+class ProcessMemory:
     """The memory of a process of this host. Needs the right to trace it."""
 
     def __init__(self, pid: int, layout: Layout) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from .chosen import chosen_processes, describe, told_rank, without_inherited_ranks
 from .kernel import Facts, thread_facts, tracing_note
 from .layout import Layout, LayoutError, measured_layout
-from .memory import Memory
+from .memory import ProcessMemory
 from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
 from .nccl import nccl_notes
 from .places import own_frames
@@ -71,7 +71,7 @@ class _Looks:
     def glance(self, pid: int) -> Facts:
         """Only where the threads are and how much processor time they have used."""
         try:
-            memory = Memory(pid, self._layout(pid))
+            memory = ProcessMemory(pid, self._layout(pid))
         except (OSError, LayoutError):
             return {}
         try:
@@ -96,7 +96,7 @@ class _Looks:
             return entry
         reason = ""
         try:
-            memory = Memory(pid, self._layout(pid))
+            memory = ProcessMemory(pid, self._layout(pid))
             try:
                 process = FarProcess(memory)
                 entry |= snapshot(process, self._sources_of(pid), with_locals=self._with_locals)

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Protocol
 
 from .far_objects import FarFrame, modules_of
-from .memory import Memory
+from .memory import ProcessMemory
 from .objects import Frame, Object, OwnFrame, OwnObject
 
 _THREADS = 20_000
@@ -66,7 +66,7 @@ class OwnProcess:
 class FarProcess:
     """Another process of this host."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: ProcessMemory) -> None:
         self.pid = memory.pid
         self._memory = memory
         self._modules = modules_of(memory)
@@ -93,7 +93,7 @@ class FarProcess:
         return self._modules
 
 
-def threads_of(memory: Memory) -> "list[FarThread]":
+def threads_of(memory: ProcessMemory) -> "list[FarThread]":
     """Every thread that runs Python code; the one that was started last comes first."""
     state = memory.word(memory.interpreter() + memory.layout["threads"])
     found: list[FarThread] = []
@@ -107,7 +107,7 @@ def threads_of(memory: Memory) -> "list[FarThread]":
 class FarThread:
     """A thread of another process: identity and frames, innermost first."""
 
-    def __init__(self, memory: Memory, state: int) -> None:
+    def __init__(self, memory: ProcessMemory, state: int) -> None:
         self._memory = memory
         self._state = state
         self.ident = memory.word(state + memory.layout["thread_ident"])

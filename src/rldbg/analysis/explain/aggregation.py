@@ -17,7 +17,7 @@ from rldbg.analysis.explain.subsets import turn_of
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class MiniBatchTotals:
     """What a mini-batch holds over all ranks and micro-batches."""
 
     tokens: float
@@ -46,7 +46,7 @@ def mask_of(item: MicroPass) -> np.ndarray | None:
     return None if found is None else found != 0
 
 
-def totals_of(side: SideStep) -> dict[tuple[int, int], Totals]:
+def totals_of(side: SideStep) -> dict[tuple[int, int], MiniBatchTotals]:
     """By optimizer step."""
     masks: dict[tuple[int, int], list[tuple[int, np.ndarray]]] = defaultdict(list)
     for item in side.every:
@@ -60,14 +60,14 @@ def totals_of(side: SideStep) -> dict[tuple[int, int], Totals]:
         for rank, mask in parts:
             by_rank[rank] += float(mask.sum())
             rows[rank] += float(mask.any(1).sum())
-        found[update] = Totals(sum(by_rank.values()), sum(rows.values()), dict(by_rank), dict(rows))
+        found[update] = MiniBatchTotals(sum(by_rank.values()), sum(rows.values()), dict(by_rank), dict(rows))
     return found
 
 
 class PassStatistics:
     """One number of a pass by each rule in use: a weighted sum of its values, divided."""
 
-    def __init__(self, mask: np.ndarray, totals: Totals, rank: int) -> None:
+    def __init__(self, mask: np.ndarray, totals: MiniBatchTotals, rank: int) -> None:
         lengths = mask.sum(1)
         self.weights = {
             "sum": mask.astype(np.float64),
@@ -90,7 +90,9 @@ class PassStatistics:
         return float((np.where(weights, values, 0.0) * weights).sum())
 
 
-def _rules(size: int, lengths: np.ndarray, totals: Totals, rank: int) -> Iterator[tuple[str, tuple[str, float]]]:
+def _rules(
+    size: int, lengths: np.ndarray, totals: MiniBatchTotals, rank: int
+) -> Iterator[tuple[str, tuple[str, float]]]:
     """The name of each rule, which sum it takes, and what that is divided by."""
     rows, tokens = max(int(np.count_nonzero(lengths)), 1), max(int(lengths.sum()), 1)
     all_tokens, all_rows = max(totals.tokens, 1), max(totals.sequences, 1)

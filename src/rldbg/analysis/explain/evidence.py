@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.analysis.explain.passes import SideStep
-from rldbg.analysis.explain.subsets import Gap, Part, confined_to
+from rldbg.analysis.explain.subsets import Gap, TokenSubset, confined_to
 from rldbg.analysis.samples import StepSamples, pair_samples
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import SampleTokens
@@ -109,7 +109,7 @@ class Evidence:
         self.update = (epoch, mini_batch)
         self.a, self.b = SideStep(a, step), SideStep(b, step)
         self._tokens: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
-        self._confined: dict[str, tuple[Part, Evidence] | None] = {}
+        self._confined: dict[str, tuple[TokenSubset, Evidence] | None] = {}
 
     @property
     def sides(self) -> tuple[tuple[str, SideStep], tuple[str, SideStep]]:
@@ -146,7 +146,7 @@ class Evidence:
         """Of those now trained on, the samples whose tokens are the same on both sides."""
         return [(one, other) for one, other in self.now if np.array_equal(one.tokens, other.tokens)]
 
-    def confined(self, name: str, noise: float) -> tuple[Part, Evidence] | None:
+    def confined(self, name: str, noise: float) -> tuple[TokenSubset, Evidence] | None:
         """The part of all tokens that a quantity's difference is confined to, and the evidence of that part alone."""
         if name not in self._confined:
             part = confined_to(self._gaps(name, noise))
@@ -175,7 +175,7 @@ class Evidence:
         """The pass over a sample, which says its rank; else the record of the quantity."""
         return self.a.homes.get(sample.sample) or sample.quantities[name].source
 
-    def _within(self, part: Part, name: str) -> Evidence:
+    def _within(self, part: TokenSubset, name: str) -> Evidence:
         def narrowed(pairs: list[Pair]) -> list[Pair]:
             return [
                 (part.within(one, self._home(one, name)), part.within(other, self._home(one, name)))

@@ -32,7 +32,7 @@ class Gap(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TokenSubset:
     """A part of all tokens; `of` gives a sample's mask of it, from the sample and the record of its values."""
 
     text: str
@@ -43,14 +43,14 @@ class Part:
         return replace(sample, loss_mask=np.where(self.of(sample, source), sample.loss_mask, 0))
 
 
-def confined_to(gaps: Iterable[Gap]) -> Part | None:
+def confined_to(gaps: Iterable[Gap]) -> TokenSubset | None:
     """The smallest part that holds the whole difference; None when it is everywhere or has no such shape."""
     found = list(gaps)
     places = [gap.apart for gap in found]
     if not found or not any(part.any() for part in places):
         return None
     parts = list(_parts(found))
-    best: tuple[float, Part] | None = None
+    best: tuple[float, TokenSubset] | None = None
     for part in parts:
         inside = [part.of(gap.sample, gap.source)[gap.positions] for gap in found]
         share = _chance(found, inside, len(parts))
@@ -93,27 +93,33 @@ def ends(loss_mask: np.ndarray, *, first: bool) -> np.ndarray:
     return found
 
 
-def _parts(found: list[Gap]) -> Iterator[Part]:
+def _parts(found: list[Gap]) -> Iterator[TokenSubset]:
     turns = max(int(turn_of(gap.sample.loss_mask).max(initial=0)) for gap in found)
     for number in range(1, min(turns, _TURNS) + 1):
-        yield Part(f"in turn {number}", lambda sample, _, n=number: turn_of(sample.loss_mask) == n)  # type: ignore[misc]
+        yield TokenSubset(f"in turn {number}", lambda sample, _, n=number: turn_of(sample.loss_mask) == n)  # type: ignore[misc]
     if turns > 1:
-        yield Part("after the first turn", lambda sample, _: turn_of(sample.loss_mask) > 1)
-        yield Part("in the last turn", lambda sample, _: _is_last_turn(sample))
-        yield Part("before the last turn", lambda sample, _: (sample.loss_mask != 0) & ~_is_last_turn(sample))
-    yield Part("at the first token of an answer", lambda sample, _: ends(sample.loss_mask, first=True))
-    yield Part("at the last token of an answer", lambda sample, _: ends(sample.loss_mask, first=False))
+        yield TokenSubset("after the first turn", lambda sample, _: turn_of(sample.loss_mask) > 1)
+        yield TokenSubset("in the last turn", lambda sample, _: _is_last_turn(sample))
+        yield TokenSubset("before the last turn", lambda sample, _: (sample.loss_mask != 0) & ~_is_last_turn(sample))
+    yield TokenSubset("at the first token of an answer", lambda sample, _: ends(sample.loss_mask, first=True))
+    yield TokenSubset("at the last token of an answer", lambda sample, _: ends(sample.loss_mask, first=False))
     for name in ("rank", "micro", "mini_batch"):
         for value in sorted({getattr(gap.source, name) for gap in found})[:16]:
             text = {"rank": "on rank", "micro": "in micro-batch", "mini_batch": "in mini-batch"}[name]
-            yield Part(f"{text} {value}", _by_source(name, value))
+            yield TokenSubset(f"{text} {value}", _by_source(name, value))
     for number in sorted({gap.sample.sample.run_id for gap in found})[:16]:
-        yield Part(f"in sample {number} of each group", _by_sample(lambda sample, n=number: sample.sample.run_id == n))  # type: ignore[misc]
+        yield TokenSubset(
+            f"in sample {number} of each group",
+            _by_sample(lambda sample, n=number: sample.sample.run_id == n),  # type: ignore[misc]
+        )
     longest = max(len(gap.sample.tokens) for gap in found)
-    yield Part("in the longest samples", _by_sample(lambda sample: len(sample.tokens) == longest))
+    yield TokenSubset("in the longest samples", _by_sample(lambda sample: len(sample.tokens) == longest))
     rewards = [gap.sample.reward for gap in found if gap.sample.reward is not None]
     for value in sorted(set(rewards))[:4] if len(set(rewards)) <= 4 else ():
-        yield Part(f"in samples with a reward of {value:g}", _by_sample(lambda sample, v=value: sample.reward == v))  # type: ignore[misc]
+        yield TokenSubset(
+            f"in samples with a reward of {value:g}",
+            _by_sample(lambda sample, v=value: sample.reward == v),  # type: ignore[misc]
+        )
 
 
 def _is_last_turn(sample: SampleTokens) -> np.ndarray:

@@ -6,7 +6,7 @@ slime divides the sum over samples by the global batch; what is compared here is
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rldbg.frameworks.loss_form import LossForm, LossSettings, Quantities, responses_of, sequences_of
+from rldbg.frameworks.loss_form import FrameworkLossSettings, LossForm, Quantities, responses_of, sequences_of
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ LOSS = LossForm(
     recognised_by=(frozenset({"args", "batch", "logits", "sum_of_sample_mean"}), frozenset({"ppo_kl", "eps_clip"})),
     needs=frozenset({"old_log_probs", "advantages", "mask"}),
     arguments={
-        "args": lambda _quantities, given: LossSettings("args", given),
+        "args": lambda _quantities, given: FrameworkLossSettings("args", given),
         "batch": _batch,
         "logits": _packed_logits,
         "sum_of_sample_mean": _sum_of_sample_mean,

@@ -37,7 +37,7 @@ class _Generation:
     """Where the loss gets only their sum (RLOO)."""
 
 
-class Generations(AsyncBatches):
+class TrainerGenerations(AsyncBatches):
     """The rollout of the trainer that a process has, and what it knows of the place in training."""
 
     def __init__(self, recorded: Recorded) -> None:

@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields
 from types import SimpleNamespace
 from typing import Any
 
-from rldbg.frameworks.loss_form import LossForm, LossSettings, Quantities
+from rldbg.frameworks.loss_form import FrameworkLossSettings, LossForm, Quantities
 
 
 def _configuration() -> dict[str, Any]:
@@ -26,7 +26,7 @@ def _trainer(quantities: Quantities, given: Mapping[str, Any]) -> Any:
 
     class Replayed(owner):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
-            self.args = LossSettings("self", values)
+            self.args = FrameworkLossSettings("self", values)
             self.accelerator = SimpleNamespace(
                 num_processes=1,
                 is_main_process=True,

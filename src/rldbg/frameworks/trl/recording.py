@@ -11,7 +11,7 @@ from typing import Any
 
 from rldbg.frameworks.recorded import Recorded
 from rldbg.frameworks.rerun import stop_in
-from rldbg.frameworks.trl.generations import ROW, Generations
+from rldbg.frameworks.trl.generations import ROW, TrainerGenerations
 from rldbg.frameworks.trl.loss_facts import loss_facts, loss_form, loss_terms
 from rldbg.frameworks.trl.places import TrainerPlace, first_update, frame_of, place_of
 from rldbg.frameworks.trl.rerun import prepare
@@ -20,7 +20,7 @@ from rldbg.frameworks.trl.sequences import joined, samples_by_content
 Call = Generator[None, Any, Any]
 
 
-class TrlRecording(Generations):
+class TrlRecording(TrainerGenerations):
     """One trainer at a time: TRL has one per process."""
 
     def __init__(self, recorded: Recorded) -> None:

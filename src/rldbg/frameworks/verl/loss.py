@@ -7,13 +7,13 @@ from dataclasses import MISSING, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rldbg.frameworks.loss_form import LossForm, LossSettings, Quantities, responses_of, sequences_of
+from rldbg.frameworks.loss_form import FrameworkLossSettings, LossForm, Quantities, responses_of, sequences_of
 
 if TYPE_CHECKING:
     import torch
 
 
-def _config(_quantities: Quantities, given: Mapping[str, Any]) -> LossSettings:
+def _config(_quantities: Quantities, given: Mapping[str, Any]) -> FrameworkLossSettings:
     """The actor's configuration: verl's own defaults where verl is loaded, as it is if the loss is verl's."""
     own: dict[str, Any] = {}
     actor = getattr(sys.modules.get("verl.workers.config"), "ActorConfig", None)
@@ -23,7 +23,9 @@ def _config(_quantities: Quantities, given: Mapping[str, Any]) -> LossSettings:
         elif item.default_factory is not MISSING:
             own[item.name] = item.default_factory()
     # Some losses assert the class. Without its global batch, a loss is that of the rows it is given.
-    kind: type[LossSettings] = LossSettings if actor is None else type("ActorSettings", (LossSettings, actor), {})
+    kind: type[FrameworkLossSettings] = (
+        FrameworkLossSettings if actor is None else type("ActorSettings", (FrameworkLossSettings, actor), {})
+    )
     return kind("config", own | {"global_batch_info": {}} | dict(given))
 
 

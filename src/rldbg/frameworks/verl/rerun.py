@@ -37,7 +37,7 @@ _OF_RESPONSES = {"response_mask": np.int64, "old_log_probs": np.float32, "advant
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RerunRow:
     """One sample as the loss had it; what belongs to tokens of the response has its length."""
 
     sample: SampleId
@@ -46,7 +46,7 @@ class Row:
     of_response: Mapping[str, np.ndarray]
 
 
-def recorded_rows(recording: Recording, step: int) -> list[Row]:
+def recorded_rows(recording: Recording, step: int) -> list[RerunRow]:
     """The samples of the first optimizer step, in the order in which the ranks had them."""
     tokens: dict[SampleId, tuple[np.ndarray, np.ndarray]] = {}
     for record in recording.records("trajectory", step):
@@ -75,7 +75,7 @@ def _rows_of(
     record: Record,
     tokens: Mapping[SampleId, tuple[np.ndarray, np.ndarray]],
     references: Mapping[SampleId, np.ndarray],
-) -> Iterator[Row]:
+) -> Iterator[RerunRow]:
     columns = {"response_mask": "effective_valid", "old_log_probs": "old_log_probs", "advantages": "advantages"}
     used = zip(*(record.rows(field) for field in columns.values()), strict=True)
     for sample, values in zip(record.samples, used, strict=True):
@@ -89,7 +89,7 @@ def _rows_of(
         else:
             raise refuse(f"sample {sample} has no trajectory")
         start = _response_start(mask, given["response_mask"])
-        yield Row(sample, ids, start, {name: value[: len(ids) - start] for name, value in given.items()})
+        yield RerunRow(sample, ids, start, {name: value[: len(ids) - start] for name, value in given.items()})
 
 
 def _response_start(loss_mask: np.ndarray, response_mask: np.ndarray) -> int:
@@ -102,7 +102,7 @@ def _response_start(loss_mask: np.ndarray, response_mask: np.ndarray) -> int:
     return int(trained[0] - of_response[0])
 
 
-def batch_of(rows: list[Row], settings: Any) -> Any:
+def batch_of(rows: list[RerunRow], settings: Any) -> Any:
     """verl's own form: jagged tensors, and what its driver says beside them."""
     import torch
 

@@ -21,7 +21,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AnswerPart:
     """Some of an answer; of a call always the whole."""
 
     kind: PartKind
@@ -36,7 +36,7 @@ class Answer:
     calls: tuple[ToolCall, ...] = ()
 
     @classmethod
-    def of_parts(cls, parts: Iterable[Part]) -> "Answer":
+    def of_parts(cls, parts: Iterable[AnswerPart]) -> "Answer":
         kept = list(parts)
         texts = {kind: "".join(part.text for part in kept if part.kind == kind) for kind in ("reasoning", "text")}
         return cls(**texts, calls=tuple(part.call for part in kept if part.call is not None))
@@ -51,9 +51,9 @@ class Answer:
         reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
         return cls(str(reasoning), str(message.get("content") or ""), tuple(calls))
 
-    def parts(self) -> list[Part]:
-        texts = [Part("reasoning", self.reasoning), Part("text", self.text)]
-        return [part for part in texts if part.text] + [Part("call", call=call) for call in self.calls]
+    def parts(self) -> list[AnswerPart]:
+        texts = [AnswerPart("reasoning", self.reasoning), AnswerPart("text", self.text)]
+        return [part for part in texts if part.text] + [AnswerPart("call", call=call) for call in self.calls]
 
     def message(self) -> dict[str, Any]:
         """The form of chat completions; without calls the content is a text, with calls it may be null."""

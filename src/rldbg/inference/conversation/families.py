@@ -16,7 +16,7 @@ Calls = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class TemplateFamily:
     """`signs` are texts of which a template of the family has one. `opens` and `closes` enclose calls; without
     `closes` they last until the answer ends. `at_start` calls are only at the beginning of an answer. `frame` is what
     is around the JSON object of the arguments of one call."""
@@ -153,35 +153,35 @@ def _python_call(node: ast.expr) -> tuple[str, str]:
 
 
 _CALL_JSON = ('{"name": "NAME", "arguments": ', "}")
-HERMES = Family(
+HERMES = TemplateFamily(
     "hermes", ("<tool_call>",), ("<tool_call>",), "</tool_call>", _hermes,
     (f"<tool_call>\n{_CALL_JSON[0]}", f"{_CALL_JSON[1]}\n</tool_call>"),
 )  # fmt: skip
 _LLAMA_FRAME = ('{"name": "NAME", "parameters": ', "}")
 # The first whose sign is in the template.
-FAMILIES: tuple[Family, ...] = (
-    Family(
+FAMILIES: tuple[TemplateFamily, ...] = (
+    TemplateFamily(
         "deepseek", ("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁begin｜>",), "<｜tool▁calls▁end｜>", _deepseek,
         ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n",
          "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
     ),
-    Family(
+    TemplateFamily(
         "kimi", ("<|tool_calls_section_begin|>",), ("<|tool_calls_section_begin|>",), "<|tool_calls_section_end|>",
         _kimi,
         ("<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
          "<|tool_call_end|><|tool_calls_section_end|>"),
     ),
-    Family(
+    TemplateFamily(
         "mistral", ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), None, _mistral,
         (f"[TOOL_CALLS][{_CALL_JSON[0]}", f"{_CALL_JSON[1]}]"),
     ),
-    Family(
+    TemplateFamily(
         "granite", ("<|tool_call|>",), ("<|tool_call|>",), None, _granite,
         (f"<|tool_call|>[{_CALL_JSON[0]}", f"{_CALL_JSON[1]}]"),
     ),
     HERMES,
-    Family("pythonic", ("func_name1(",), ("[", "{"), None, _pythonic, _LLAMA_FRAME, at_start=True),
-    Family(
+    TemplateFamily("pythonic", ("func_name1(",), ("[", "{"), None, _pythonic, _LLAMA_FRAME, at_start=True),
+    TemplateFamily(
         "llama3", ("<|python_tag|>", '"parameters": dictionary', "<|start_header_id|>"), ("<|python_tag|>", "{"), None,
         _llama, _LLAMA_FRAME, at_start=True,
     ),
@@ -189,7 +189,7 @@ FAMILIES: tuple[Family, ...] = (
 _REASONING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 
 
-def family_of(template: str) -> Family:
+def family_of(template: str) -> TemplateFamily:
     """The family of a template; calls of models whose template has no known sign are read in Hermes' form."""
     return next((family for family in FAMILIES if any(sign in template for sign in family.signs)), HERMES)
 

@@ -7,8 +7,8 @@ cannot be read stays text: nothing of an answer is lost.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rldbg.inference.conversation.answer import Answer, Part, PartKind, ToolCall
-from rldbg.inference.conversation.families import Family, Schemas
+from rldbg.inference.conversation.answer import Answer, AnswerPart, PartKind, ToolCall
+from rldbg.inference.conversation.families import Schemas, TemplateFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Reading:
     """What to look for in an answer. `family` None leaves calls in the text; `in_reasoning` says that the prompt has
     opened the reasoning already. Unless there may be `several_calls`, those behind the first are left out."""
 
-    family: Family | None = None
+    family: TemplateFamily | None = None
     schemas: Schemas | None = None
     reasoning: tuple[str, str] | None = None
     in_reasoning: bool = False
@@ -41,27 +41,27 @@ class AnswerParser:
         self._blank = True
         self._trims = reading.in_reasoning
 
-    def feed(self, text: str) -> list[Part]:
+    def feed(self, text: str) -> list[AnswerPart]:
         self._buffer += text
         return list(self._steps())
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[AnswerPart]:
         """What is left when the answer has ended."""
         parts = list(self._steps())
         rest, self._buffer = self._buffer, ""
         if self._state == "call":
             parts += self._read(rest)
         elif rest.strip() or (rest and not self._calls and not self._trims):
-            parts.append(Part(self._state, rest.lstrip() if self._trims else rest))
+            parts.append(AnswerPart(self._state, rest.lstrip() if self._trims else rest))
         return parts
 
-    def _steps(self) -> Iterator[Part]:
+    def _steps(self) -> Iterator[AnswerPart]:
         before = None
         while self._buffer and self._state != before:
             before = self._state
             yield from self._step()
 
-    def _step(self) -> Iterator[Part]:
+    def _step(self) -> Iterator[AnswerPart]:
         if self._state == "call":
             family = self._reading.family
             assert family is not None
@@ -116,16 +116,16 @@ class AnswerParser:
         end = len(self._buffer) - held
         return len(self._buffer[:end].rstrip()) if marks else end
 
-    def _given(self, end: int, *, trimmed: bool = False) -> Iterator[Part]:
+    def _given(self, end: int, *, trimmed: bool = False) -> Iterator[AnswerPart]:
         text, self._buffer = self._buffer[:end], self._buffer[end:]
         text = text.rstrip() if trimmed else text
         text = text.lstrip() if self._trims else text
         if text:
             self._trims = False
             self._blank = self._blank and not text.strip()
-            yield Part(self._state, text)
+            yield AnswerPart(self._state, text)
 
-    def _read(self, region: str) -> list[Part]:
+    def _read(self, region: str) -> list[AnswerPart]:
         family = self._reading.family
         assert family is not None
         try:
@@ -134,12 +134,12 @@ class AnswerParser:
             calls = []
         if not calls:
             self._blank = False
-            return [Part("text", region)]
+            return [AnswerPart("text", region)]
         parts = []
         for name, arguments in calls:
             if self._calls and not self._reading.several_calls:
                 break
-            parts.append(Part("call", call=ToolCall(self._call_id(self._calls), name, arguments)))
+            parts.append(AnswerPart("call", call=ToolCall(self._call_id(self._calls), name, arguments)))
             self._calls += 1
         return parts
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rldbg.inference.conversation.families import Family
+from rldbg.inference.conversation.families import TemplateFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {str(item.get("name")): item.get("parameters") or {} for item in functions}
 
 
-def forced_call(family: Family, schemas: Mapping[str, Any], added: Mapping[str, int]) -> str:
+def forced_call(family: TemplateFamily, schemas: Mapping[str, Any], added: Mapping[str, int]) -> str:
     """A grammar, in the language of llguidance, of one call of one of these tools as the family writes it.
 
     Markers that are tokens of their own (`added`) are demanded as these tokens.

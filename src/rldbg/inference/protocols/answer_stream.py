@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from rldbg.algorithms import TopTokens
-from rldbg.inference.conversation.answer import Answer, Part
+from rldbg.inference.conversation.answer import Answer, AnswerPart
 from rldbg.inference.conversation.parsing import AnswerParser, Reading, parse_answer
 from rldbg.inference.embedded.text import GrowingText
 from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration, Text
@@ -15,10 +15,10 @@ _ANYTHING = Reading()
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerPiece:
     """Some of an answer, or all of it; the last piece of an answer has its outcome."""
 
-    parts: Sequence[Part]
+    parts: Sequence[AnswerPart]
     tokens: Sequence[int]
     logprobs: Sequence[float]
     top: Sequence[TopTokens]
@@ -49,7 +49,7 @@ class Reader:
             written = _AnswerText(self).add(Delta(outcome.tokens, ()), whole=True) or written or ""
         return parse_answer(self._cut(written, outcome.finish), self.reading, self._names(job))
 
-    async def pieces(self, answer: PendingGeneration) -> AsyncIterator[Piece]:
+    async def pieces(self, answer: PendingGeneration) -> AsyncIterator[AnswerPiece]:
         """An answer as it comes. A beginning of a stop text is held back; stop texts are never cut off the tokens."""
         source, parser = _AnswerText(self), AnswerParser(self.reading, self._names(answer.job))
         held, sent = "", 0
@@ -58,14 +58,14 @@ class Reader:
             if delta.text is None or not await self._is_recorded(answer):
                 held += source.add(delta)
             ready, held = _without_stop_beginning(held, answer.job.settings.stop_texts)
-            yield Piece(parser.feed(ready), delta.tokens, delta.logprobs, delta.top)
+            yield AnswerPiece(parser.feed(ready), delta.tokens, delta.logprobs, delta.top)
         outcome = await answer.outcome()
         left = outcome.tokens[sent:]
         held += source.add(Delta(left, ()), whole=True)
         parts = [*parser.feed(self._cut(held, outcome.finish)), *parser.finish()]
         if outcome.answer is not None:
             parts = self.whole(answer.job, outcome).parts()
-        yield Piece(parts, left, outcome.logprobs[sent:], outcome.top[sent:], outcome)
+        yield AnswerPiece(parts, left, outcome.logprobs[sent:], outcome.top[sent:], outcome)
 
     async def _is_recorded(self, answer: PendingGeneration) -> bool:
         """Whether the parts of the answer are known; then it is there as a whole."""

@@ -31,7 +31,7 @@ def _error_body(error: RequestError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": error.message} | details}
 
 
-class Messages:
+class MessagesProtocol:
     def __init__(self, backend: Backend, mode: LogprobMode) -> None:
         self._backend = backend
         self._mode = mode

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from rldbg.inference.conversation.answer import Answer, Part
+from rldbg.inference.conversation.answer import Answer, AnswerPart
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.protocols.answer_stream import Reader
 from rldbg.inference.protocols.responses_forms import token_fields
@@ -99,7 +99,7 @@ def _stopped(cut: bool, matched: Any, *, calls: bool) -> dict[str, Any]:
     return {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
 
 
-def _block(part: Part) -> dict[str, Any]:
+def _block(part: AnswerPart) -> dict[str, Any]:
     if part.call is not None:
         try:
             return _empty_block(part) | {"input": json.loads(part.call.arguments)}
@@ -109,7 +109,7 @@ def _block(part: Part) -> dict[str, Any]:
     return _empty_block(part) | {name: part.text}
 
 
-def _empty_block(part: Part) -> dict[str, Any]:
+def _empty_block(part: AnswerPart) -> dict[str, Any]:
     if part.call is not None:
         return {"type": "tool_use", "id": part.call.id, "name": part.call.name, "input": {}}
     if part.kind == "reasoning":
@@ -117,7 +117,7 @@ def _empty_block(part: Part) -> dict[str, Any]:
     return {"type": "text", "text": ""}
 
 
-def _deltas(part: Part) -> Iterator[dict[str, Any]]:
+def _deltas(part: AnswerPart) -> Iterator[dict[str, Any]]:
     if part.call is not None:
         yield {"type": "input_json_delta", "partial_json": part.call.arguments}
     elif part.kind == "reasoning":

@@ -6,10 +6,10 @@ from typing import Any
 
 from rldbg.algorithms import TopTokens
 from rldbg.inference.backend import Backend
-from rldbg.inference.conversation.answer import Answer, Part
+from rldbg.inference.conversation.answer import Answer, AnswerPart
 from rldbg.inference.conversation.parsing import Reading
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
-from rldbg.inference.protocols.answer_stream import Piece, Reader
+from rldbg.inference.protocols.answer_stream import AnswerPiece, Reader
 from rldbg.inference.protocols.fields import Fields
 
 
@@ -59,7 +59,7 @@ class Form:
         async for piece in self._reader.pieces(answer):
             yield self._part(index, piece)
 
-    def _part(self, index: int, piece: Piece) -> dict[str, Any]:
+    def _part(self, index: int, piece: AnswerPiece) -> dict[str, Any]:
         raise NotImplementedError
 
     def _ids(self, outcome: Outcome) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class CompletionForm(Form):
     async def parts(self, index: int, answer: PendingGeneration) -> AsyncIterator[dict[str, Any]]:
         if self._echo:
             text = self._text.decode(answer.job.prompt, skip_special=self._skip_special)
-            yield self._part(index, Piece([Part("text", text)], [], [], []))
+            yield self._part(index, AnswerPiece([AnswerPart("text", text)], [], [], []))
         async for part in super().parts(index, answer):
             yield part
 
@@ -102,7 +102,7 @@ class CompletionForm(Form):
         answer = self._reader.whole(job, outcome)
         if self._echo:
             answer = Answer(text=self._text.decode(job.prompt, skip_special=self._skip_special) + answer.text)
-        whole = Piece(answer.parts(), outcome.tokens, outcome.logprobs, outcome.top, outcome)
+        whole = AnswerPiece(answer.parts(), outcome.tokens, outcome.logprobs, outcome.top, outcome)
         choice = self._part(index, whole)
         if self._echo and self._with_logprobs:
             tokens = [*job.prompt, *outcome.tokens]
@@ -113,7 +113,7 @@ class CompletionForm(Form):
         choice["prompt_logprobs"] = self._prompt_logprobs(job, outcome)
         return choice
 
-    def _part(self, index: int, piece: Piece) -> dict[str, Any]:
+    def _part(self, index: int, piece: AnswerPiece) -> dict[str, Any]:
         part: dict[str, Any] = {"index": index, "text": piece.text} | finish_fields(piece.outcome)
         scores = self._logprobs(piece.tokens, piece.logprobs, piece.top) if self._with_logprobs else None
         part["logprobs"] = scores
@@ -168,7 +168,7 @@ class ChatForm(Form):
             yield self._chunk(index, piece, calls)
             calls += sum(part.call is not None for part in piece.parts)
 
-    def _chunk(self, index: int, piece: Piece, before: int) -> dict[str, Any]:
+    def _chunk(self, index: int, piece: AnswerPiece, before: int) -> dict[str, Any]:
         """`before` counts the calls that were sent already."""
         said = Answer.of_parts(piece.parts)
         delta: dict[str, Any] = {"content": said.text} if said.text or not (said.reasoning or said.calls) else {}

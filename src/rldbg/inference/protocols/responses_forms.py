@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from rldbg.inference.conversation.answer import Answer, Part
+from rldbg.inference.conversation.answer import Answer, AnswerPart
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.protocols.answer_stream import Reader
 from rldbg.inference.protocols.fields import Fields
@@ -65,7 +65,7 @@ class ResponseForm:
         yield {"type": "response.created", "response": start}
         yield {"type": "response.in_progress", "response": start}
         output = _Output()
-        parts: list[Part] = []
+        parts: list[AnswerPart] = []
         async for piece in self._reader.pieces(pending):
             for part in piece.parts:
                 parts.append(part)
@@ -122,7 +122,7 @@ class _Output:
         self._kind: str | None = None
         self._text = ""
 
-    def add(self, part: Part) -> list[dict[str, Any]]:
+    def add(self, part: AnswerPart) -> list[dict[str, Any]]:
         events = []
         if part.kind != self._kind or part.call is not None:
             events += self.close()
@@ -130,7 +130,7 @@ class _Output:
         self._text += part.text if part.call is None else part.call.arguments
         return [*events, self._event(_DELTAS[part.kind], delta=part.text if part.call is None else part.call.arguments)]
 
-    def _open(self, part: Part) -> list[dict[str, Any]]:
+    def _open(self, part: AnswerPart) -> list[dict[str, Any]]:
         self._kind, self._text = part.kind, ""
         item = _new_item(part)
         self.items.append(item)
@@ -174,7 +174,7 @@ _DELTAS = {
 }
 
 
-def _new_item(part: Part) -> dict[str, Any]:
+def _new_item(part: AnswerPart) -> dict[str, Any]:
     if part.call is not None:
         known = {"call_id": part.call.id, "name": part.call.name, "arguments": part.call.arguments}
         return {"type": "function_call", "id": new_id("fc_"), "status": "completed"} | known

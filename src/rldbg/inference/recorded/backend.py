@@ -15,7 +15,7 @@ import numpy as np
 from rldbg.core import Finding, Severity
 from rldbg.inference.backend import BackendStatus, ModelCard, PauseMode, WeightVersion
 from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration
-from rldbg.inference.recorded.generations import Generations, RecordedGeneration, first_difference, prompt_key
+from rldbg.inference.recorded.generations import RecordedGeneration, RecordedGenerations, first_difference, prompt_key
 from rldbg.inference.request_error import RequestError
 from rldbg.weights import Fingerprint
 
@@ -26,7 +26,7 @@ _SHOWN_FINDINGS = 5
 class RecordedBackend:
     """Make it inside the event loop that will use it."""
 
-    def __init__(self, generations: Generations, card: ModelCard, *, nearest: bool = False) -> None:
+    def __init__(self, generations: RecordedGenerations, card: ModelCard, *, nearest: bool = False) -> None:
         self._generations = generations
         self._card = card
         self._takes_nearest = nearest

@@ -47,7 +47,7 @@ class RecordedGeneration:
 
 
 @dataclass(frozen=True, slots=True)
-class Generations:
+class RecordedGenerations:
     """All of them, in the order they were recorded, and by prompt."""
 
     title: str
@@ -56,7 +56,7 @@ class Generations:
     by_text: dict[str, list[RecordedGeneration]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path | str) -> "Generations":
+    def read(cls, path: Path | str) -> "RecordedGenerations":
         recording = open_recording(path)
         kind = next((kind for kind in _KINDS if recording.steps(kind)), None)
         if kind is None:

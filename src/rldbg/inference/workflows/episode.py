@@ -15,7 +15,7 @@ from rldbg.inference.workflows.exchanges import ExchangeLog, Exchanges, completi
 from rldbg.inference.workflows.request_formats import TOKEN_IDS, openai_answers
 from rldbg.inference.workflows.servers import Servers
 from rldbg.inference.workflows.settings import GenerationSettings, request_seed
-from rldbg.inference.workflows.timeline import Span, Timeline
+from rldbg.inference.workflows.timeline import EpisodeSpan, Timeline
 
 _current: ContextVar[Episode] = ContextVar("episode")
 
@@ -109,7 +109,7 @@ class Episode:
         number, self._requests = self._requests, self._requests + 1
         return number, request_seed(self._seed, str(self.sample), number)
 
-    def keep(self, number: int, answers: Sequence[Completion], span: Span) -> None:
+    def keep(self, number: int, answers: Sequence[Completion], span: EpisodeSpan) -> None:
         self._answers[number] = list(answers)
         span.details |= {
             "prompt_tokens": len(answers[0].prompt_tokens) if answers else 0,

@@ -15,7 +15,7 @@ from typing import Any
 
 from rldbg.inference.workflows.outcome import EpisodeOutcome
 from rldbg.inference.workflows.results import samples_of
-from rldbg.inference.workflows.timeline import Span
+from rldbg.inference.workflows.timeline import EpisodeSpan
 
 FILE = Path("generated") / "episodes.jsonl"
 _SHOWN = ("request", "tool", "reward")
@@ -73,7 +73,7 @@ class _Known:
 
 
 def _content(
-    span: Span, sample: str, asked: Mapping[tuple[str, int], Mapping[str, Any]], known: _Known
+    span: EpisodeSpan, sample: str, asked: Mapping[tuple[str, int], Mapping[str, Any]], known: _Known
 ) -> dict[str, Any]:
     number = span.name.removeprefix("request ")
     entry = asked.get((sample, int(number))) if span.kind == "request" and number.isdigit() else None

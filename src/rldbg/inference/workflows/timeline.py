@@ -19,7 +19,7 @@ Kind = Literal["request", "tool", "reward", "episode", "code"]
 
 
 @dataclass(slots=True)
-class Span:
+class EpisodeSpan:
     """One thing that took time; `details` may be filled while it runs."""
 
     kind: str
@@ -38,12 +38,12 @@ class Timeline:
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.spans: list[Span] = []
+        self.spans: list[EpisodeSpan] = []
         self._start_us = now_us()
 
     @contextmanager
-    def span(self, kind: str, name: str, **details: Any) -> Iterator[Span]:
-        span = Span(kind, name, now_us(), 0, details)
+    def span(self, kind: str, name: str, **details: Any) -> Iterator[EpisodeSpan]:
+        span = EpisodeSpan(kind, name, now_us(), 0, details)
         try:
             yield span
         finally:
@@ -51,7 +51,7 @@ class Timeline:
             self.spans.append(span)
 
     def add(self, kind: str, name: str, start_us: int, end_us: int, **details: Any) -> None:
-        self.spans.append(Span(kind, name, start_us, end_us, details))
+        self.spans.append(EpisodeSpan(kind, name, start_us, end_us, details))
 
     def finish(self, outcome: Mapping[str, Any]) -> None:
         """Closes the episode: its reward as a point in time, the whole as one span, the gaps as the user's code."""
@@ -75,11 +75,11 @@ class Timeline:
         return [named] + [_event(span, track) for span in sorted(self.spans, key=_outermost_first)]
 
 
-def _outermost_first(span: Span) -> tuple[int, int]:
+def _outermost_first(span: EpisodeSpan) -> tuple[int, int]:
     return span.start_us, -span.end_us
 
 
-def _event(span: Span, track: int) -> dict[str, Any]:
+def _event(span: EpisodeSpan, track: int) -> dict[str, Any]:
     event = {"name": span.name, "cat": span.kind, "pid": 1, "tid": track, "ts": span.start_us, "args": span.details}
     if span.kind == "reward" and span.end_us == span.start_us:
         return event | {"ph": "i", "s": "t"}

@@ -30,7 +30,7 @@ UNREAD_LIMIT_BYTES = PEER_LIMIT_BYTES
 REQUESTS_AT_ONCE = 256
 
 
-class Messages(Protocol):
+class MessageChannel(Protocol):
     """Where debug adapter messages come from and go to."""
 
     async def receive(self) -> Message: ...

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rldbg.agent import Message, WireError
 from rldbg.core import UnreachableError, UsageError
-from rldbg.live.broker.async_peer import Messages
+from rldbg.live.broker.async_peer import MessageChannel
 from rldbg.live.own_frames import NOT_THE_USERS
 
 _log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class Translation(Protocol):
 class DebugSession:
     """`on_change` is called after every stop, resume and end; `on_event` sees each event as it came."""
 
-    def __init__(self, stream: Messages, *, number: int = 0, on_change: Callable[[], None]) -> None:
+    def __init__(self, stream: MessageChannel, *, number: int = 0, on_change: Callable[[], None]) -> None:
         self.number = number
         self._stream = stream
         self._on_change = on_change

@@ -13,7 +13,7 @@ from typing import Any
 
 from rldbg.agent import Message, WireError
 from rldbg.core import RldbgError, UnreachableError, UsageError
-from rldbg.live.broker.async_peer import Messages
+from rldbg.live.broker.async_peer import MessageChannel
 from rldbg.live.broker.breakpoints import BreakTable, LogPoints
 from rldbg.live.broker.debug_session import DebugSession, Stop
 from rldbg.live.broker.kept_files import KeptFiles
@@ -68,7 +68,7 @@ class DebugSessions:
     async def hold(
         self,
         process: Process,
-        stream: Messages,
+        stream: MessageChannel,
         *,
         number: int = 0,
         prepare_stop: PrepareStop | None = None,

@@ -8,12 +8,12 @@ from rldbg.agent import Message
 from rldbg.core import RldbgError
 from rldbg.live.client.broker_client import BrokerClient
 from rldbg.live.diagnosis.explanation import LOOKS_APART_S, explain
-from rldbg.live.diagnosis.hang import Diagnosis
+from rldbg.live.diagnosis.hang import HangDiagnosis
 
 _LOOK_S = 120.0
 
 
-def explain_run(client: BrokerClient, who: str = "all", **wanted: bool) -> tuple[list[Message], list[Diagnosis]]:
+def explain_run(client: BrokerClient, who: str = "all", **wanted: bool) -> tuple[list[Message], list[HangDiagnosis]]:
     """The stacks of the second look, and the causes; `wanted` is what the stacks are to have beside what is needed."""
     asked: dict[str, Any] = {"who": who, "flight_record": True, "waits": True, "timeout_s": _LOOK_S, **wanted}
     before = client.request("stacks", **asked)["stacks"]

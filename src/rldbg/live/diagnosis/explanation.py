@@ -8,7 +8,7 @@ from typing import Any
 
 from rldbg.agent import Message
 from rldbg.agent.waits import mark_moved
-from rldbg.live.diagnosis.hang import Diagnosis
+from rldbg.live.diagnosis.hang import HangDiagnosis
 from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks
 from rldbg.live.diagnosis.stack_groups import diagnose_stacks, users_frame
 from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
@@ -28,7 +28,7 @@ _FIXES = {
 
 def explain(
     stacks: Sequence[Message], *, before: Sequence[Message] = (), ray: Mapping[str, Any] | None = None
-) -> list[Diagnosis]:
+) -> list[HangDiagnosis]:
     """The causes, most telling first; never empty. `before` is an earlier look at the same processes."""
     for first, after in zip(before, stacks, strict=False):
         if first.get("pid") == after.get("pid") and all("native" in t for t in after.get("threads") or [{}]):
@@ -80,7 +80,7 @@ def _told_once(ways: Sequence[Sequence[Node]]) -> list[list[Sequence[Node]]]:
     return list(found.values())
 
 
-def _diagnosis(ways: Sequence[Sequence[Node]]) -> Diagnosis:
+def _diagnosis(ways: Sequence[Sequence[Node]]) -> HangDiagnosis:
     way, others = ways[0], [other[0].label for other in ways[1:]]
     last = way[-1]
     ring = len(way) > 1 and last is way[0]
@@ -95,10 +95,10 @@ def _diagnosis(ways: Sequence[Sequence[Node]]) -> Diagnosis:
     where = "" if ranks else ", ".join(dict.fromkeys([*(node.label for node in way), *others]))
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     same = f"; so {'does' if len(others) == 1 else 'do'} {', '.join(others[:3])}{more}" if others else ""
-    return Diagnosis(sentence(way) + same, kind, ranks, (), (fix,) if fix else (), where)
+    return HangDiagnosis(sentence(way) + same, kind, ranks, (), (fix,) if fix else (), where)
 
 
-def _with_reasons(found: Diagnosis, graph: WaitGraph) -> Diagnosis:
+def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:
     """What keeps the ranks to blame from coming, where the wait graph knows it."""
     reasons, told = [], set()
     for node in graph.nodes.values():
@@ -114,10 +114,10 @@ def _with_reasons(found: Diagnosis, graph: WaitGraph) -> Diagnosis:
     verdict, found_in, _ = found.verdict.partition("; it is in ")
     if found_in and len(found.ranks) == 1 and reasons:
         found = replace(found, verdict=f"{verdict}; {reasons.pop(0)}")
-    return Diagnosis(found.verdict, found.kind, found.ranks, (*reasons[:3], *found.evidence), found.fix)
+    return HangDiagnosis(found.verdict, found.kind, found.ranks, (*reasons[:3], *found.evidence), found.fix)
 
 
-def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> Diagnosis:
+def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> HangDiagnosis:
     shown = [node for node in graph.nodes.values() if not node.background and (node.place or node.gone)]
     unanswered = [f"{stack['who']}: {stack['unanswered']}" for stack in stacks if stack.get("unanswered")]
     if not shown:
@@ -125,10 +125,10 @@ def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> Diagnosis:
         words = "no thread runs code of the user: all are idle" if seen else "nothing can be said about the job"
         if not stacks:
             words += ": no process was found to look at"
-        return Diagnosis(words, "unknown", (), tuple(unanswered))
+        return HangDiagnosis(words, "unknown", (), tuple(unanswered))
     gone = [node for node in shown if node.gone]
     words = "; ".join(clause(node) for node in (gone or shown)[:3])
-    return Diagnosis(
+    return HangDiagnosis(
         words if gone else f"no process waits for another: {words}",
         "gone" if gone else "unknown",
         tuple(sorted({node.rank for node in gone if node.rank is not None})),

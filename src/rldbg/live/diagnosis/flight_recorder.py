@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rldbg.core import IncompleteDataError
-from rldbg.live.diagnosis.hang import Diagnosis, diagnose
+from rldbg.live.diagnosis.hang import HangDiagnosis, diagnose
 from rldbg.live.diagnosis.waits import Pending, RankView, Waits
 
 Record = Mapping[str, Any]
@@ -54,7 +54,7 @@ def read_dumps(folder: Path) -> Dumps:
     return Dumps(folder, waits_of(records), unreadable)
 
 
-def diagnose_dumps(folder: Path) -> Diagnosis:
+def diagnose_dumps(folder: Path) -> HangDiagnosis:
     """What the dumps of a folder say together. Raises IncompleteDataError when none can be read."""
     found = read_dumps(folder)
     if found.waits.views:

@@ -9,7 +9,7 @@ from rldbg.live.diagnosis.waits import RankView, Waits
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class HangDiagnosis:
     """The verdict in one sentence, the ranks to blame, and the evidence."""
 
     verdict: str
@@ -40,17 +40,17 @@ class Diagnosis:
         )
 
 
-def diagnose(waits: Waits) -> Diagnosis:
+def diagnose(waits: Waits) -> HangDiagnosis:
     """The first of these that the waits show."""
     return _mismatch(waits) or _stuck(waits) or _absent(waits) or _cycle(waits) or _together(waits.views)
 
 
-def _mismatch(waits: Waits) -> Diagnosis | None:
+def _mismatch(waits: Waits) -> HangDiagnosis | None:
     if not waits.mismatches:
         return None
     first = waits.mismatches[0]
     calls = sorted((len(ranks), f"{_ranks(ranks)} called {what}") for what, ranks in first.calls.items())
-    return Diagnosis(
+    return HangDiagnosis(
         f"the ranks disagree on collective #{first.sequence} of group {_name(first.group, waits.groups)}: "
         + "; ".join(text for _, text in calls),
         "disagreement",
@@ -60,12 +60,12 @@ def _mismatch(waits: Waits) -> Diagnosis | None:
     )
 
 
-def _stuck(waits: Waits) -> Diagnosis | None:
+def _stuck(waits: Waits) -> HangDiagnosis | None:
     if not waits.stuck:
         return None
     rank, operation = next(iter(waits.stuck.items()))
     absent = [f"rank {other} never reached it" for other in waits.absent]
-    return Diagnosis(
+    return HangDiagnosis(
         f"{_ranks(waits.stuck)} never finished work that others of the same group have finished "
         f"(rank {rank}: {operation} of group {_name(operation.group, waits.groups)}): its device or link is stuck",
         "stuck_device",
@@ -75,7 +75,7 @@ def _stuck(waits: Waits) -> Diagnosis | None:
     )
 
 
-def _absent(waits: Waits) -> Diagnosis | None:
+def _absent(waits: Waits) -> HangDiagnosis | None:
     if not waits.absent:
         return None
     first = waits.absent[0]
@@ -86,7 +86,7 @@ def _absent(waits: Waits) -> Diagnosis | None:
     for rank in waits.absent:
         places.setdefault(_whereabouts(rank, waits.views), []).append(rank)
     where = "; ".join(_of_ranks(place, ranks, alone=len(waits.absent) == 1) for place, ranks in places.items())
-    return Diagnosis(
+    return HangDiagnosis(
         f"{_ranks(waits.absent)} {verb}; {where}",
         "absent",
         waits.absent,
@@ -95,14 +95,14 @@ def _absent(waits: Waits) -> Diagnosis | None:
     )
 
 
-def _cycle(waits: Waits) -> Diagnosis | None:
+def _cycle(waits: Waits) -> HangDiagnosis | None:
     ring = waits.cycle
     if not ring:
         return None
     steps = [(a, waits.edges[a][b]) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]
     several = len({operation.group for _, operation in steps}) > 1
     words = [f"rank {a} in {each}" + f" of group {_name(each.group, waits.groups)}" * several for a, each in steps]
-    return Diagnosis(
+    return HangDiagnosis(
         f"{_ranks(ring)} wait for each other: {'; '.join(words)}",
         "cycle",
         tuple(sorted(ring)),
@@ -111,12 +111,12 @@ def _cycle(waits: Waits) -> Diagnosis | None:
     )
 
 
-def _together(views: Mapping[int, RankView]) -> Diagnosis:
+def _together(views: Mapping[int, RankView]) -> HangDiagnosis:
     """Nobody waits for anybody that is missing."""
     pending = {str(each) for view in views.values() for each in view.pending}
     if views and all(view.pending for view in views.values()) and len(pending) == 1:
         what = next(iter(pending))
-        return Diagnosis(
+        return HangDiagnosis(
             f"all ranks are in {what}: it is in progress, or its transport is stuck",
             "moving",
             tuple(sorted(views)),
@@ -130,10 +130,10 @@ def _together(views: Mapping[int, RankView]) -> Diagnosis:
         few = min(places.values(), key=len)
         if len(few) * 2 < len(views):
             where = "; ".join(_whereabouts(rank, views) for rank in few[:3])
-            return Diagnosis(
+            return HangDiagnosis(
                 f"no rank waits in a collective; the rank that differs: {where}", "odd", tuple(sorted(few))
             )
-    return Diagnosis("no rank waits for another", "unknown", ())
+    return HangDiagnosis("no rank waits for another", "unknown", ())
 
 
 def _whereabouts(rank: int, views: Mapping[int, RankView]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rldbg.agent import Message
 from rldbg.live.diagnosis.flight_recorder import read_record, waits_of
-from rldbg.live.diagnosis.hang import Diagnosis, diagnose
+from rldbg.live.diagnosis.hang import HangDiagnosis, diagnose
 from rldbg.live.diagnosis.wait_graph import RESTING
 from rldbg.live.diagnosis.wait_words import root_words, thing
 from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits
@@ -102,7 +102,7 @@ def _pending(stack: Message, call: Message) -> Pending:
     )
 
 
-def diagnose_stacks(before: Sequence[Message], stacks: Sequence[Message]) -> Diagnosis:
+def diagnose_stacks(before: Sequence[Message], stacks: Sequence[Message]) -> HangDiagnosis:
     """What stacks, group counters and flight records say together, seen twice: ranks that move are not hung."""
     moved = [
         f"{after['who']}: {_counters(first)} -> {_counters(after)}"
@@ -110,7 +110,7 @@ def diagnose_stacks(before: Sequence[Message], stacks: Sequence[Message]) -> Dia
         if first.get("pid") == after.get("pid") and first.get("groups") and _counters(first) != _counters(after)
     ]
     if moved:
-        return Diagnosis("collectives are being called: the ranks move", "moving", (), tuple(moved[:8]))
+        return HangDiagnosis("collectives are being called: the ranks move", "moving", (), tuple(moved[:8]))
     ranked = [stack for stack in stacks if stack.get("rank") is not None]
     groups = {str(g["name"]): tuple(g["ranks"]) for stack in ranked for g in stack.get("groups") or []}
     records = {int(s["rank"]): read_record(bytes.fromhex(s["flight_record"])) for s in ranked if s.get("flight_record")}

@@ -14,7 +14,7 @@ from rldbg.recording.formats.identity import identity_of, read_identity
 from rldbg.recording.formats.malformed import Malformed, reading
 from rldbg.recording.formats.nexrl_rows import form_of
 from rldbg.recording.formats.plain_data import with_lists
-from rldbg.recording.formats.sidecar import Described, Sidecar, undescribed_tensor
+from rldbg.recording.formats.sidecar import FieldRestorer, Sidecar, undescribed_tensor
 from rldbg.recording.formats.typed_values import is_number_array
 from rldbg.recording.kinds import KINDS, Kind, Scope, Shape
 from rldbg.recording.records import SCHEMA_VERSION, Ragged, Record, RecordKey, hashes_of_prompts
@@ -90,7 +90,7 @@ def _entry(name: str, value: Any, kind: str, schema: Kind | None, sidecar: Sidec
 
 def _plain_fields(kind: str, data: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     schema = KINDS.get(kind)
-    described = Described(own)
+    described = FieldRestorer(own)
     skipped = {OWN_KEY, "step", *_place(RecordKey(kind, 0), schema), *_SHAPE_KEYS.get(kind, {})}
     fields: dict[str, Any] = {}
     beyond: dict[str, Any] = {}

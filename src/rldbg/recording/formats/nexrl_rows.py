@@ -7,7 +7,7 @@ from typing import Any
 from rldbg.core import SampleId
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.number_opcodes import AsList
-from rldbg.recording.formats.sidecar import Described, Sidecar, undescribed_rows
+from rldbg.recording.formats.sidecar import FieldRestorer, Sidecar, undescribed_rows
 from rldbg.recording.records import Ragged
 
 _IDS = ("group_id", "run_id")
@@ -55,7 +55,7 @@ class RowsForm:
             raise Malformed(f"{self.list_key} is not a list of dictionaries")
         if data.get(self.count_key, len(rows)) != len(rows):
             raise Malformed(f"{self.count_key} is {data[self.count_key]!r:.20}, but there are {len(rows)}")
-        described = Described(own)
+        described = FieldRestorer(own)
         fields: dict[str, Any] = {}
         paths = dict(self.paths) if own else dict(_FOREIGN_PATHS) | dict(self.paths)
         for name, path in paths.items():

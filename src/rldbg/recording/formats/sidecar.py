@@ -63,7 +63,7 @@ class Sidecar:
         return arrays | ({"typed": self.typed} if self.typed else {})
 
 
-class Described:
+class FieldRestorer:
     """Brings fields back to what they were when they were described; `data` is the `_rldbg` of a file, or empty."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:

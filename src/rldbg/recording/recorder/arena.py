@@ -16,7 +16,7 @@ _ALIGNMENT = 64
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
 
 
-class Block(NamedTuple):
+class ArenaRange(NamedTuple):
     """A piece of an arena."""
 
     start: int
@@ -34,8 +34,8 @@ class Arena:
             reason = f"{error.strerror}: {self.capacity} bytes for a buffer; set buffer_bytes to less"
             raise OSError(error.errno, reason) from error
         self.memory: np.ndarray = np.frombuffer(self._mapping, dtype=np.uint8)
-        self._free = [Block(0, self.capacity)]
-        self._returned: SimpleQueue[Block] = SimpleQueue()
+        self._free = [ArenaRange(0, self.capacity)]
+        self._returned: SimpleQueue[ArenaRange] = SimpleQueue()
         self._advise(min(warm_bytes, self.capacity))
 
     def _advise(self, warm_bytes: int) -> None:
@@ -47,7 +47,7 @@ class Arena:
             with contextlib.suppress(OSError, ValueError):
                 self._mapping.madvise(_MADV_POPULATE_WRITE, 0, warm_bytes)
 
-    def take(self, size: int) -> Block | None:
+    def take(self, size: int) -> ArenaRange | None:
         """A block of at least `size` bytes, or None while there is no room. One thread at a time."""
         self._collect()
         size = _aligned(size)
@@ -55,8 +55,8 @@ class Arena:
             if hole.size == size:
                 return self._free.pop(index)
             if hole.size > size:
-                self._free[index] = Block(hole.start + size, hole.size - size)
-                return Block(hole.start, size)
+                self._free[index] = ArenaRange(hole.start + size, hole.size - size)
+                return ArenaRange(hole.start, size)
         return None
 
     def has_room(self, size: int) -> bool:
@@ -64,7 +64,7 @@ class Arena:
         self._collect()
         return any(hole.size >= _aligned(size) for hole in self._free)
 
-    def give_back(self, block: Block) -> None:
+    def give_back(self, block: ArenaRange) -> None:
         """Makes a block free again; from any thread, at any time."""
         self._returned.put(block)
 
@@ -73,7 +73,7 @@ class Arena:
         with contextlib.suppress(Empty):
             self._release(self._returned.get(timeout=timeout_s))
 
-    def view(self, block: Block) -> np.ndarray:
+    def view(self, block: ArenaRange) -> np.ndarray:
         """The block's bytes."""
         return self.memory[block.start : block.start + block.size]
 
@@ -86,7 +86,7 @@ class Arena:
         while not self._returned.empty():
             self._release(self._returned.get())
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: ArenaRange) -> None:
         """Puts a block back in address order and joins it with its neighbours."""
         holes = self._free
         low, high = 0, len(holes)
@@ -94,9 +94,9 @@ class Arena:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if holes[middle].start < block.start else (low, middle)
         if low < len(holes) and block.start + block.size == holes[low].start:
-            block = Block(block.start, block.size + holes.pop(low).size)
+            block = ArenaRange(block.start, block.size + holes.pop(low).size)
         if low > 0 and holes[low - 1].start + holes[low - 1].size == block.start:
-            holes[low - 1] = Block(holes[low - 1].start, holes[low - 1].size + block.size)
+            holes[low - 1] = ArenaRange(holes[low - 1].start, holes[low - 1].size + block.size)
         else:
             holes.insert(low, block)
 

@@ -26,7 +26,7 @@ class QueuedRecord:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class FileBatch:
     """The records of one file, in the order they came."""
 
     since: float
@@ -52,20 +52,20 @@ class Batcher:
     def __init__(self, wait_s: float, most_bytes: int) -> None:
         self._wait_s = wait_s
         self._most_bytes = most_bytes
-        self._open: dict[_Place, Batch] = {}
+        self._open: dict[_Place, FileBatch] = {}
         self._bytes = 0
 
-    def add(self, record: QueuedRecord, now: float) -> list[Batch]:
+    def add(self, record: QueuedRecord, now: float) -> list[FileBatch]:
         """Takes a record and returns the batches that are due because of it."""
         key = record.header.key
         due = self._close_where(lambda place: place.kind == key.kind and place.step < key.step)
         if record.header.alone:
-            return [*due, Batch(now, [record])]
+            return [*due, FileBatch(now, [record])]
         place = _Place(key.kind, key.step, key.rank, key.epoch, key.mini_batch)
         forms = _forms(record)
         if place in self._open and not native.forms_agree(self._open[place].forms, forms):
             due.append(self._close(place))
-        self._open.setdefault(place, Batch(now)).append(record, forms)
+        self._open.setdefault(place, FileBatch(now)).append(record, forms)
         self._bytes += record.snapshot.memory.size
         if record.header.last:
             due.append(self._close(place))
@@ -73,24 +73,24 @@ class Batcher:
             due += self.close_all()
         return due
 
-    def end_step(self, step: int) -> list[Batch]:
+    def end_step(self, step: int) -> list[FileBatch]:
         """What belongs to this step or an earlier one."""
         return self._close_where(lambda place: place.step <= step)
 
-    def overdue(self, now: float) -> list[Batch]:
+    def overdue(self, now: float) -> list[FileBatch]:
         return [self._close(place) for place, batch in list(self._open.items()) if now >= batch.since + self._wait_s]
 
-    def close_all(self) -> list[Batch]:
+    def close_all(self) -> list[FileBatch]:
         return self._close_where(lambda place: True)
 
     def deadline(self) -> float | None:
         """When the oldest batch is overdue; None while nothing waits."""
         return min((batch.since + self._wait_s for batch in self._open.values()), default=None)
 
-    def _close_where(self, chosen: Callable[[_Place], bool]) -> list[Batch]:
+    def _close_where(self, chosen: Callable[[_Place], bool]) -> list[FileBatch]:
         return [self._close(place) for place in list(self._open) if chosen(place)]
 
-    def _close(self, place: _Place) -> Batch:
+    def _close(self, place: _Place) -> FileBatch:
         batch = self._open.pop(place)
         self._bytes -= sum(record.snapshot.memory.size for record in batch.records)
         return batch

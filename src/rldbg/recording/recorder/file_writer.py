@@ -17,7 +17,7 @@ from rldbg.recording.kinds import Shape
 from rldbg.recording.layouts import step_files
 from rldbg.recording.layouts.step_files import Format
 from rldbg.recording.recorder import whole_file
-from rldbg.recording.recorder.batcher import Batch, QueuedRecord
+from rldbg.recording.recorder.batcher import FileBatch, QueuedRecord
 from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.retention import Retention
 from rldbg.recording.recorder.schema import shape_of
@@ -44,7 +44,7 @@ class FileWriter:
         self._retention = retention
         self._folders: set[str] = set()
 
-    def encode(self, batch: Batch) -> list[memoryview]:
+    def encode(self, batch: FileBatch) -> list[memoryview]:
         """The bytes of the file; arrays are passed through, not copied. An error here concerns this batch alone."""
         records = [record for handed in batch.records for record in self._records(handed)]
         if self._format == "safetensors":
@@ -54,7 +54,7 @@ class FileWriter:
         content = to_dict(record)
         return _bytes(encode_pt(content) if self._format == "pt" else [encode_jsonl(content)])
 
-    def file(self, batch: Batch, buffers: list[memoryview], offer: Offer) -> None:
+    def file(self, batch: FileBatch, buffers: list[memoryview], offer: Offer) -> None:
         """Writes one file. OSError and OverBudget end the recording."""
         first = batch.records[0].header
         size = sum(buffer.nbytes for buffer in buffers)

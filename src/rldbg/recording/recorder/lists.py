@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rldbg.recording.recorder.memory import Memory
+from rldbg.recording.recorder.memory import SnapshotMemory
 from rldbg.recording.records import Ragged
 
 
@@ -27,7 +27,7 @@ _EXACT_BELOW = 2.0**53
 _UNFIT = (struct.error, TypeError, ValueError, OverflowError)
 
 
-def array_from_list(values: Sequence[Any], memory: Memory) -> np.ndarray | None:
+def array_from_list(values: Sequence[Any], memory: SnapshotMemory) -> np.ndarray | None:
     """A flat list of numbers as an int64, float64 or bool array; None when it holds anything else."""
     for type_ in _candidates(values, (_INT64, _MIXED)):
         packed = _pack([values], type_, memory)
@@ -36,7 +36,7 @@ def array_from_list(values: Sequence[Any], memory: Memory) -> np.ndarray | None:
     return None
 
 
-def ragged_from_lists(rows: Sequence[Sequence[Any]], memory: Memory) -> Ragged | None:
+def ragged_from_lists(rows: Sequence[Sequence[Any]], memory: SnapshotMemory) -> Ragged | None:
     """Rows of numbers in the narrowest type that holds them all; None when they hold anything else."""
     first = next((row for row in rows if len(row)), ())
     for type_ in _candidates(first, (_MASK, _INT32, _INT64, _MIXED)):
@@ -59,7 +59,7 @@ def _candidates(values: Sequence[Any], integers: tuple[_Type, ...]) -> tuple[_Ty
     return (_FLOAT,)
 
 
-def _pack(rows: Sequence[Sequence[Any]], type_: _Type, memory: Memory) -> np.ndarray | None:
+def _pack(rows: Sequence[Sequence[Any]], type_: _Type, memory: SnapshotMemory) -> np.ndarray | None:
     item_size = np.dtype(type_.dtype).itemsize
     target = memory.take(sum(map(len, rows)) * item_size)
     view = target.data

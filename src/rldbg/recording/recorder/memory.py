@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rldbg.recording.recorder.arena import Arena, Block
+from rldbg.recording.recorder.arena import Arena, ArenaRange
 
 _LOOK_AGAIN_S = 0.5
 
@@ -18,7 +18,7 @@ class TooLarge(Exception):
     """The snapshot is larger than the whole buffer."""
 
 
-class Memory(Protocol):
+class SnapshotMemory(Protocol):
     """Where a snapshot's bytes lie."""
 
     @property
@@ -43,7 +43,7 @@ class ArenaMemory:
     def __init__(self, arena: Arena, on_full: Callable[[], None]) -> None:
         self._arena = arena
         self._on_full = on_full
-        self._blocks: list[Block] = []
+        self._blocks: list[ArenaRange] = []
 
     @property
     def size(self) -> int:

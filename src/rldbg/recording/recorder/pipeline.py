@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rldbg.recording.journal import JournalWriter
 from rldbg.recording.recorder import schema
-from rldbg.recording.recorder.batcher import Batch, Batcher, QueuedRecord
+from rldbg.recording.recorder.batcher import Batcher, FileBatch, QueuedRecord
 from rldbg.recording.recorder.file_writer import FileWriter, OverBudget
 from rldbg.recording.recorder.warn_once import WarnOnce
 
@@ -42,7 +42,7 @@ class _Flush(NamedTuple):
 
 
 class _Finished(NamedTuple):
-    batches: list[Batch]
+    batches: list[FileBatch]
 
 
 class _WriteGathered(NamedTuple):
@@ -89,9 +89,9 @@ class Pipeline:
         self._bytes_seen = 0
         self._jobs: SimpleQueue[_WriterTask | None] = SimpleQueue()
         self._backlog: deque[_Message] = deque()
-        self._small: list[Batch] = []
-        self._unfinished: set[Batch] = set()
-        self._flushes: list[tuple[set[Batch], threading.Event]] = []
+        self._small: list[FileBatch] = []
+        self._unfinished: set[FileBatch] = set()
+        self._flushes: list[tuple[set[FileBatch], threading.Event]] = []
         self._threads = [threading.Thread(target=self._dispatch, name="rldbg-dispatch", daemon=True)]
         self._threads += [
             threading.Thread(target=self._write, name=f"rldbg-write-{number}", daemon=True) for number in range(threads)
@@ -219,7 +219,7 @@ class Pipeline:
         for problem in schema.problems(key.kind, record.snapshot.fields, len(samples)):
             self._warn_once(problem, f"{problem} (step {key.step}); recorded unchanged")
 
-    def _send(self, batches: list[Batch]) -> None:
+    def _send(self, batches: list[FileBatch]) -> None:
         for batch in batches:
             if sum(record.snapshot.memory.size for record in batch.records) < _SMALL_BYTES:
                 self._small.append(batch)
@@ -229,7 +229,7 @@ class Pipeline:
                 self._pass_on(self._small)
                 self._small = []
 
-    def _pass_on(self, batches: list[Batch]) -> None:
+    def _pass_on(self, batches: list[FileBatch]) -> None:
         self._unfinished.update(batches)
         nbytes = sum(record.snapshot.memory.size for batch in batches for record in batch.records)
         self._jobs.put(_WriterTask(partial(self._file_and_report, batches), nbytes))
@@ -262,14 +262,14 @@ class Pipeline:
             except Exception as error:  # noqa: BLE001 - inside the user's training process, which must go on
                 self._stop(f"{type(error).__name__}: {error}")
 
-    def _file_and_report(self, batches: list[Batch]) -> None:
+    def _file_and_report(self, batches: list[FileBatch]) -> None:
         try:
             for batch in batches:
                 self._file(batch)
         finally:
             self._inbox.put(_Finished(batches))
 
-    def _file(self, batch: Batch) -> None:
+    def _file(self, batch: FileBatch) -> None:
         try:
             if not self._is_stopped():
                 self._write_file(batch)
@@ -281,7 +281,7 @@ class Pipeline:
             for record in batch.records:
                 _release(record)
 
-    def _write_file(self, batch: Batch) -> None:
+    def _write_file(self, batch: FileBatch) -> None:
         try:
             buffers = self._file_writer.encode(batch)
         except Exception as error:  # noqa: BLE001 - whatever a user's data does to an encoder, training must go on

@@ -14,7 +14,7 @@ from rldbg.recording.recorder.arena import Arena
 from rldbg.recording.recorder.batcher import Batcher, QueuedRecord
 from rldbg.recording.recorder.device import Devices
 from rldbg.recording.recorder.file_writer import FileWriter
-from rldbg.recording.recorder.memory import ArenaMemory, HeapMemory, Memory, NoRoom, TooLarge
+from rldbg.recording.recorder.memory import ArenaMemory, HeapMemory, NoRoom, SnapshotMemory, TooLarge
 from rldbg.recording.recorder.pipeline import Pipeline
 from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.retention import Retention
@@ -162,7 +162,7 @@ class ProcessWriter:
         ids: tuple[int, ...],
         header: RecordHeader,
         fields: Mapping[str, Any],
-        memory: Memory,
+        memory: SnapshotMemory,
         written: threading.Event | None = None,
     ) -> None:
         snapshot = Snapshot(header.key.kind, memory, self._devices)

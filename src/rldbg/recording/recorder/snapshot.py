@@ -9,7 +9,7 @@ import numpy as np
 from rldbg.recording.kinds import Shape
 from rldbg.recording.recorder.device import Devices, PendingCopy, Transfer
 from rldbg.recording.recorder.lists import array_from_list, ragged_from_lists
-from rldbg.recording.recorder.memory import Memory
+from rldbg.recording.recorder.memory import SnapshotMemory
 from rldbg.recording.recorder.schema import shape_of
 from rldbg.recording.recorder.small_tensors import SmallTensors
 from rldbg.recording.recorder.tensors import array_of, is_plain, is_tensor, plain_tensor, torch_module
@@ -33,7 +33,7 @@ class Snapshot:
 
     __slots__ = ("_devices", "_kind", "_leaves", "_pending", "_small", "_transfers", "fields", "memory")
 
-    def __init__(self, kind: str, memory: Memory, devices: Devices) -> None:
+    def __init__(self, kind: str, memory: SnapshotMemory, devices: Devices) -> None:
         self.memory = memory
         self.fields: dict[str, Any] = {}
         self._kind = kind

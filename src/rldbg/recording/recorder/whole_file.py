@@ -21,7 +21,7 @@ _MOST_VIEWS = 512  # well under the kernel's limit of 1024 for one writev
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     offset: int
     size: int
     views: list[memoryview]
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 class SharedWriting:
     """The pieces of one file, summed and written by whoever has time; each piece exactly once."""
 
-    def __init__(self, descriptor: int, pieces: Sequence[Piece]) -> None:
+    def __init__(self, descriptor: int, pieces: Sequence[FilePiece]) -> None:
         self._descriptor = descriptor
         self._pieces = pieces
         self._sums = [0] * len(self._pieces)
@@ -109,7 +109,7 @@ def give_name(temporary: str, names: Callable[[int], str]) -> int:
     raise AssertionError("numbers never end")
 
 
-def _write_piece(descriptor: int, piece: Piece) -> int:
+def _write_piece(descriptor: int, piece: FilePiece) -> int:
     """Writes one piece at its place and returns its CRC-32."""
     checksum = 0
     for view in piece.views:
@@ -128,13 +128,13 @@ def _write_piece(descriptor: int, piece: Piece) -> int:
     return checksum
 
 
-def cut(buffers: Sequence[memoryview]) -> list[Piece]:
+def cut(buffers: Sequence[memoryview]) -> list[FilePiece]:
     """The buffers cut and grouped so that every piece but the last has the same size."""
     total = sum(buffer.nbytes for buffer in buffers)
     if total < _JOIN_BELOW_BYTES:
         buffers = [memoryview(b"".join(buffers))]
     if total <= _PIECE_BYTES:
-        return [Piece(0, total, list(buffers))]
+        return [FilePiece(0, total, list(buffers))]
     groups: list[list[memoryview]] = []
     room = 0
     for buffer in buffers:
@@ -149,6 +149,6 @@ def cut(buffers: Sequence[memoryview]) -> list[Piece]:
             room -= view.nbytes
     sizes = [sum(view.nbytes for view in group) for group in groups]
     return [
-        Piece(number * _PIECE_BYTES, size, group)
+        FilePiece(number * _PIECE_BYTES, size, group)
         for number, (size, group) in enumerate(zip(sizes, groups, strict=True))
     ]

@@ -17,7 +17,7 @@ from rldbg.core import Finding, IncompleteDataError, PrerequisiteError, UsageErr
 from rldbg.replay.loss.findings import against_reference, findings_of
 from rldbg.replay.loss.inputs import LossInputs, load_inputs
 from rldbg.replay.loss.model_pass import ModelPass
-from rldbg.replay.loss.ranks import Ranks, ranks_of_this_job
+from rldbg.replay.loss.ranks import LossRanks, ranks_of_this_job
 from rldbg.replay.loss.references import ReferenceLoss, references
 from rldbg.replay.loss.results import LossComparison, LossReport, ModelGradients, Point, Verdict
 from rldbg.replay.loss.user_function import LossRaised, UserLoss, quantities
@@ -90,7 +90,7 @@ class _Evaluation:
     """One request on one rank. Collective calls are made in the same order on every rank, whatever its rows hold."""
 
     def __init__(
-        self, request: LossRequest, user: UserLoss, inputs: LossInputs, ranks: Ranks, load_model: ModelLoader
+        self, request: LossRequest, user: UserLoss, inputs: LossInputs, ranks: LossRanks, load_model: ModelLoader
     ) -> None:
         self._request, self._user, self._inputs, self._ranks = request, user, inputs, ranks
         self._rows = ranks.rows(len(inputs))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rldbg.algorithms import entropy, log_softmax, token_log_probs
-from rldbg.replay.loss.ranks import Ranks
+from rldbg.replay.loss.ranks import LossRanks
 from rldbg.replay.trajectory import TrajectoryBatch
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ModelPass:
     """A causal model over this rank's rows."""
 
-    def __init__(self, model: Any, batch: TrajectoryBatch, rows: slice, *, ranks: Ranks, micro_batch: int) -> None:
+    def __init__(self, model: Any, batch: TrajectoryBatch, rows: slice, *, ranks: LossRanks, micro_batch: int) -> None:
         self.model = model
         self._batch = batch
         self._rows = rows

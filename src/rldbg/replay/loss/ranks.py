@@ -17,7 +17,7 @@ _TIMEOUT = timedelta(seconds=300)
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class LossRanks:
     """This process among its peers. With one rank, nothing is sent anywhere."""
 
     rank: int
@@ -62,7 +62,7 @@ class Ranks:
 
 
 @contextmanager
-def ranks_of_this_job(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
+def ranks_of_this_job(device: Literal["auto", "cpu", "cuda"]) -> Iterator[LossRanks]:
     """Joins the process group that torchrun describes in the environment; alone without it."""
     import torch
 
@@ -71,7 +71,7 @@ def ranks_of_this_job(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]
     rank = environment.integer("RANK", 0)
     chosen = choose_device(device, local_rank=environment.integer("LOCAL_RANK", 0))
     if count == 1:
-        yield Ranks(0, 1, chosen)
+        yield LossRanks(0, 1, chosen)
         return
     import torch.distributed as dist
 
@@ -81,7 +81,7 @@ def ranks_of_this_job(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]
     own_gpu = chosen.type == "cuda" and torch.cuda.device_count() >= environment.integer("LOCAL_WORLD_SIZE", count)
     dist.init_process_group("nccl" if own_gpu else "gloo", rank=rank, world_size=count, timeout=_TIMEOUT)
     try:
-        yield Ranks(rank, count, chosen)
+        yield LossRanks(rank, count, chosen)
     finally:
         dist.destroy_process_group()
 

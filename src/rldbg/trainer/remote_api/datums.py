@@ -14,7 +14,7 @@ from rldbg.trainer.shards import StepBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Datum:
+class ClientDatum:
     """One sample of length t as columns of length t - 1."""
 
     sample: SampleId
@@ -45,14 +45,14 @@ class Datum:
         }
 
 
-def datums_of(batch: StepBatch) -> Iterator[Datum]:
+def datums_of(batch: StepBatch) -> Iterator[ClientDatum]:
     """Every sample of a batch; without old log probs they are 0, which a pass for log probs alone does not use."""
     for row, item in enumerate(batch.trajectories):
         mask = item.loss_mask[1:].astype(np.float32) * batch.trained[row]
         logprobs = np.zeros(len(item.tokens), dtype=np.float32)
         if batch.old_log_probs:
             logprobs[item.prompt_length :] = batch.old_log_probs[row]
-        yield Datum(
+        yield ClientDatum(
             sample=item.sample,
             input_tokens=item.tokens[:-1],
             target_tokens=item.tokens[1:],

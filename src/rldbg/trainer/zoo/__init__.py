@@ -7,4 +7,4 @@ from rldbg.trainer.zoo.matrix import Cell, Reference, bug_cells, clean_cells
 from rldbg.trainer.zoo.matrix_runs import RESULTS, CellScore, MatrixScore, score_matrix
 from rldbg.trainer.zoo.pairs import PAIRS, CleanPair, PairScore
 from rldbg.trainer.zoo.runs import ZooRun, ZooRunner
-from rldbg.trainer.zoo.scoring import BugScore, Totals, ZooScore, score
+from rldbg.trainer.zoo.scoring import BugScore, ZooScore, ZooTotals, score

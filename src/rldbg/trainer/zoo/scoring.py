@@ -43,7 +43,7 @@ class BugScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class ZooTotals:
     """How many of some bugs were found, by which verb, and named."""
 
     bugs: int
@@ -55,7 +55,7 @@ class Totals:
     cause_right: int
 
     @classmethod
-    def of(cls, rows: Sequence[BugScore]) -> Totals:
+    def of(cls, rows: Sequence[BugScore]) -> ZooTotals:
         return cls(
             len(rows),
             sum(row.changed for row in rows),
@@ -80,9 +80,9 @@ class ZooScore:
         """Clean pairs that were not judged as they should be."""
         return tuple(pair.name for pair in self.pairs if not pair.right)
 
-    def totals(self) -> dict[str, Totals]:
+    def totals(self) -> dict[str, ZooTotals]:
         early, late = ([row for row in self.bugs if row.late is late] for late in (False, True))
-        return {"all": Totals.of(self.bugs), "early": Totals.of(early), "late": Totals.of(late)}
+        return {"all": ZooTotals.of(self.bugs), "early": ZooTotals.of(early), "late": ZooTotals.of(late)}
 
     def to_dict(self) -> dict[str, Any]:
         return {
