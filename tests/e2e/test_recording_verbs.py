@@ -61,7 +61,7 @@ def test_show_json_has_the_promised_shape(recording):
     assert set(body) == {"schema_version", "layout", "kinds", "samples", "health"}
     assert (body["schema_version"], body["layout"], body["samples"], body["health"]) == (1, "rldbg", 4, [])
     assert set(body["kinds"]) == {"trajectory", "forward_data"}
-    assert set(body["kinds"]["trajectory"]) == {"steps", "ranks", "micros", "records", "bytes"}
+    assert set(body["kinds"]["trajectory"]) == {"steps", "ranks", "micros", "records", "bytes", "parts"}
     assert body["kinds"]["trajectory"]["steps"] == [0, 1]
 
 

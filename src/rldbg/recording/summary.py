@@ -10,6 +10,7 @@ from rldbg.core import Finding, IncompleteDataError, Severity, worst
 from rldbg.lazy import shown_by
 from rldbg.recording.layouts import UNCOUNTED, Entry, Listing
 from rldbg.recording.problems import problem
+from rldbg.recording.records import OTHER_MODEL
 from rldbg.recording.samples import causal_order
 from rldbg.recording.source import RecordSource
 from rldbg.recording.verification import damage, duplicates, empty_recording, holes, unread_files
@@ -26,6 +27,9 @@ _SAMPLE_KINDS = (
     "validation",
 )
 _PLACES = {kind: place for place, kind in enumerate(_SAMPLE_KINDS)}
+# Kinds whose records are numbered by parameter, and by who has the weights: such numbers are not micro-batches.
+_BY_PARAMETER = ("param", "gradient", "optimizer_state")
+_BY_HOLDER = "weights"
 _MAX_OPENED = 1000
 _MAX_OPENED_BYTES = 256 << 20
 
@@ -39,6 +43,8 @@ class KindSummary:
     micros: list[int] = field(default_factory=list)
     records: int = 0
     bytes: int = 0
+    parts: dict[str, int] = field(default_factory=dict)
+    """What the numbers in `micros` stand for where they are not micro-batches, and how many there are of each."""
 
 
 @shown_by("recording")
@@ -91,7 +97,10 @@ def summarise(recording: RecordSource) -> tuple[Summary, Listing]:
         fix = f"rldbg show {recording.title} --step N counts one step"
         health.append(problem("samples-uncounted", recording.title, said, fix=fix))
     samples = sum(max(entry.rows, 0) for entry in _sample_entries(entries))
-    return Summary(recording.title, recording.layout.name, _by_kind(entries), samples, tuple(health)), listing
+    kinds = _by_kind(entries)
+    for kind, each in kinds.items():
+        each.parts = _parts(recording, kind, each.micros)
+    return Summary(recording.title, recording.layout.name, kinds, samples, tuple(health)), listing
 
 
 def _by_kind(entries: Sequence[Entry]) -> dict[str, KindSummary]:
@@ -113,6 +122,28 @@ def _by_kind(entries: Sequence[Entry]) -> dict[str, KindSummary]:
         )
         for kind in sorted(records, key=causal_order)
     }
+
+
+def _parts(recording: RecordSource, kind: str, numbers: Sequence[int]) -> dict[str, int]:
+    if kind == _BY_HOLDER:
+        counted = {"sent": numbers.count(0), "held": len(numbers) - numbers.count(0)}
+    elif kind in _BY_PARAMETER:
+        others = sum(number >= OTHER_MODEL for number in numbers)
+        counted = {"parameters": len(numbers) - others}
+        if others:
+            counted[f"{_other_model(recording, kind)} parameters"] = others
+    else:
+        return {}
+    return {name: count for name, count in counted.items() if count}
+
+
+def _other_model(recording: RecordSource, kind: str) -> str:
+    """Its name is the first word of the names of its parameters: one of them is read."""
+    entry = next(each for each in recording.listing.entries if each.kind == kind and each.micro >= OTHER_MODEL)
+    try:
+        return str(recording.read_entry(entry).fields["param_name"]).partition(".")[0]
+    except (IncompleteDataError, KeyError):
+        return "another model's"
 
 
 def _sample_entries(entries: Sequence[Entry]) -> list[Entry]:

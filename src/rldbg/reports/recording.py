@@ -56,7 +56,7 @@ def _overview(summary: Summary) -> RenderableType:
             Text(name),
             ranges(kind.steps),
             ranges(kind.ranks),
-            ranges(kind.micros),
+            ", ".join(f"{count} {part}" for part, count in kind.parts.items()) or ranges(kind.micros),
             f"{kind.records:,}",
             size(kind.bytes),
         )

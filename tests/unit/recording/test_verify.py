@@ -13,7 +13,7 @@ import pytest
 from handmade import Writer, key
 
 from rldbg.core import Identity
-from rldbg.recording import OTHER_MODEL
+from rldbg.recording import OTHER_MODEL, Recorder
 from rldbg.recording import open as open_recording
 
 
@@ -173,6 +173,13 @@ def test_the_parameters_of_a_second_model_leave_no_hole(tmp_path):
         writer.file(key(0)._replace(kind="param", micro=number))
     writer.close()
     assert not [finding for finding in open_recording(tmp_path).verify() if finding.id == "missing-micro"]
+
+
+def test_the_overview_counts_parameters_and_names_the_second_model(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        for number, name in ((0, "a"), (1, "b"), (OTHER_MODEL, "critic.a")):
+            recorder.record("param", step=0, micro=number, param_name=name, norm=1.0, shape=[1], dtype="torch.float32")
+    assert open_recording(tmp_path).summary().kinds["param"].parts == {"parameters": 2, "critic parameters": 1}
 
 
 def test_holes_in_the_grid_of_ranks_and_micro_batches(tmp_path):

@@ -139,7 +139,7 @@ R.kinds = (kinds) =>
       R.h("b", null, kind),
       R.ranges(each.steps),
       R.ranges(each.ranks),
-      R.ranges(each.micros),
+      Object.entries(each.parts).map(([part, count]) => `${count} ${part}`).join(", ") || R.ranges(each.micros),
       each.records,
       R.bytes(each.bytes),
     ]), { id: "kinds" });
