@@ -2,13 +2,14 @@
 an optimizer step. A framework's own recording says where it has them; the rows come from rldbg.frameworks.sequences.
 """
 
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rldbg.frameworks.recorded import FrameworkRecording, Recorded
-from rldbg.frameworks.sequences import Named, Rows, named
+from rldbg.frameworks.sequences import Named, Rows, Seen, named
 from rldbg.recording import Ragged
 
 Call = Generator[None, Any, None]
@@ -27,11 +28,18 @@ class PolicyRecording(FrameworkRecording):
         self.micro = 0
         self.held: dict[str, Any] = {}
         """What one hooked function leaves for the next."""
-        self._known: dict[bytes, Named] = {}
+        self._known: dict[bytes, list[Named]] = {}
+        self._passed: Counter[bytes] = Counter()
+        # Equal samples are counted over the batches of a step, and over the micro-batches of an update.
+        self._in_batches: Seen = {}
+        self._in_update: Seen = {}
         self._following: tuple[Any, Mapping[str, Any]] | None = None
 
     def enter_step(self, step: int) -> None:
+        if int(step) != self.step:
+            self._in_batches = {}
         self.step, self.updates, self.micro = int(step), 0, 0
+        self._in_update = {}
 
     @property
     def place(self) -> dict[str, Any]:
@@ -40,8 +48,10 @@ class PolicyRecording(FrameworkRecording):
     def record_batch(self, rows: Rows, *, policy_version: int | None = None, micro: int = 0) -> None:
         """trajectory, and with advantages prepared_trajectories, with old log probs old_log_probs. `micro` counts the
         batches of one step."""
-        known = named(rows, self.step)
-        self._known = {tokens.tobytes(): each for tokens, each in zip(rows["tokens"], known, strict=True)}
+        known = named(rows, self.step, self._in_batches)
+        self._known, self._passed = {}, Counter()
+        for tokens, each in zip(rows["tokens"], known, strict=True):
+            self._known.setdefault(tokens.tobytes(), []).append(each)
         samples, hashes = [each.sample for each in known], [each.prompt_hash for each in known]
         about = [{"group_id": sample.group_id, "run_id": sample.run_id} for sample in samples]
         fields: dict[str, Any] = {
@@ -68,8 +78,8 @@ class PolicyRecording(FrameworkRecording):
         """One micro-batch: forward_data, is_loss_debug and loss. `loss_mask` says which tokens the loss has."""
         self.settle()
         # As the batch names them, if this process has it: the mask of the loss may be another, by mistake.
-        named_here = zip(rows["tokens"], named(rows, self.step), strict=True)
-        known = [self._known.get(tokens.tobytes(), each) for tokens, each in named_here]
+        named_here = zip(rows["tokens"], named(rows, self.step, self._in_update), strict=True)
+        known = [self._as_in_batch(tokens.tobytes(), each) for tokens, each in named_here]
         samples = [each.sample for each in known]
         where: dict[str, Any] = self.place | {"micro": self.micro, "samples": samples}
         where["prompt_hashes"] = [each.prompt_hash for each in known]
@@ -93,6 +103,12 @@ class PolicyRecording(FrameworkRecording):
         }
         recorder.record("loss", **where, loss=value, **parts, extra_info=facts)
 
+    def _as_in_batch(self, tokens: bytes, otherwise: Named) -> Named:
+        """Equal samples in turn: every pass over the batch has each of them once."""
+        equal = self._known.get(tokens, [otherwise])
+        self._passed[tokens] += 1
+        return equal[(self._passed[tokens] - 1) % len(equal)]
+
     def before_update(self, model: Any) -> None:
         """Gradients as the backward passes left them."""
         self.recorded.recorder(model).record_gradients(model=model, **self.place)
@@ -103,6 +119,7 @@ class PolicyRecording(FrameworkRecording):
         recorder.record_parameters(model=model, **self.place)
         recorder.record("update_metrics", **self.place, metrics=numbers_of(metrics))
         self.updates, self.micro = self.updates + 1, 0
+        self._in_update = {}
 
     def update_follows(self, model: Any, metrics: Mapping[str, Any]) -> None:
         """The optimizer steps soon, where nothing is hooked: recorded with what comes next."""

@@ -101,13 +101,18 @@ class Named:
     start: int
 
 
-def named(rows: Mapping[str, Sequence[np.ndarray]], step: int) -> list[Named]:
+Seen = dict[tuple[str, int], int]
+"""How many samples of one prompt have had the same response, by the hashes of both."""
+
+
+def named(rows: Mapping[str, Sequence[np.ndarray]], step: int, seen: Seen | None = None) -> list[Named]:
     """Ids that every process gives to a sample without asking another.
 
-    A group is a prompt at a step; a sample of it is known by its tokens, and equal ones are counted.
+    A group is a prompt at a step; a sample of it is known by its tokens, and equal ones are counted: from those that
+    were `seen` before, in other batches.
     """
     found: list[Named] = []
-    seen: dict[tuple[str, int], int] = {}
+    seen = {} if seen is None else seen
     for tokens, mask in zip(rows["tokens"], rows["loss_mask"], strict=True):
         trained = np.flatnonzero(mask)
         start = int(trained[0]) if len(trained) else len(tokens)

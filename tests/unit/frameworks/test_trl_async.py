@@ -143,6 +143,34 @@ def test_the_pass_is_recorded_by_sample_from_the_tree_that_they_share(hooked, tm
     assert [row.tolist() for row in record.rows("input_ids")] == [[5, 6, 7], [5, 6, 8, 9]]
 
 
+def test_equal_samples_of_two_micro_batches_are_two_samples(hooked, tmp_path):
+    """[5, 6] whose 6 is trained on, in both micro-batches of a step, and again in the next step."""
+    hooks, module = hooked
+    trainer, collator = module.AsyncGRPOTrainer(), module.DataCollatorForRollout()
+    tree = {"tree_kv_index": [0], "tree_cu_seqlens_q": [0, 1], "tree_cu_seqlens_k": [0, 1]}
+    inputs = {
+        "ids": torch.tensor([[5]]),
+        "position_ids": torch.tensor([[0]]),
+        "shift_labels": torch.tensor([[6]]),
+        "token_index": torch.tensor([0]),
+        "segment_id": torch.tensor([0]),
+        "tree_kwargs": {name: torch.tensor(value) for name, value in tree.items()},
+        "global_n_tokens": torch.tensor([1.0]),
+    }
+    for _ in range(3):
+        collator.torch_call([[SimpleNamespace(samples=[sample([5], [6], 1.0)])]])
+    for number in range(3):
+        trainer.state.global_step = number // 2
+        trainer.compute_loss(None, inputs)
+    hooks.recorded.recorder().close()
+    names = {
+        kind: [sample for record in open_recording(tmp_path).records(kind) for sample in record.samples]
+        for kind in ("trajectory", "is_loss_debug")
+    }
+    assert names["trajectory"] == names["is_loss_debug"]
+    assert len(set(names["trajectory"])) == 3
+
+
 def test_losses_say_by_what_they_are_divided(recording):
     losses = [(record.key.step, record.key.micro, record.fields["loss"]) for record in recording.records("loss")]
     assert losses == [(0, 0, 0.5), (0, 1, 0.5), (1, 0, 0.5)]
