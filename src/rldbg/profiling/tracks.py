@@ -16,6 +16,8 @@ from rldbg.core import IncompleteDataError, Run
 from rldbg.profiling.request import BOOKS
 
 _NUMBERS = re.compile(r"(?:[-_/:]\d+)+$")
+# Frameworks make the names of actors unique by hexadecimal digits: agent_loop_worker_0_1f0c88e2.
+_RANDOM_END = re.compile(r"[-_/:](?=\d*[a-f])[0-9a-f]{8,}$")
 
 
 class PhaseSpan(NamedTuple):
@@ -109,7 +111,7 @@ def _read(path: Path) -> Track | None:
                 track.offset_ns, track.round_trip_ns = clock["offset_ns"], clock["round_trip_ns"]
         elif "worker" in line:
             before = line.get("before_steps", 0)
-            known = (line["worker"], line["role"], line["rank"], line["host"], line["pid"])
+            known = (_RANDOM_END.sub("", line["worker"]), line["role"], line["rank"], line["host"], line["pid"])
             if track is None:
                 track = Track(*known)
             track.worker, track.role, track.rank, track.host, track.pid = known

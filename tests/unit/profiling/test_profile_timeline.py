@@ -119,6 +119,14 @@ def test_the_report_finds_bubbles_tails_and_the_slow_rank(tmp_path):
     assert "policy" in report._repr_html_()
 
 
+def test_actors_with_random_names_are_ranks_of_one_role(tmp_path):
+    for number, name in enumerate(("agent_loop_worker_0_1f0c88e2", "agent_loop_worker_1_90ab12cd")):
+        write_track(tmp_path, name, number + 1, [["request", 0, SECOND, 1, 1]])
+    (row,) = make_report(tmp_path).phases
+    assert (row.role, row.processes) == ("agent_loop_worker", 2)
+    assert row.slowest in ("agent_loop_worker_0", "agent_loop_worker_1")
+
+
 def test_a_run_without_phases_says_how_to_get_some(tmp_path):
     with pytest.raises(IncompleteDataError) as caught:
         make_report(tmp_path)
