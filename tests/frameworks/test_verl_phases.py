@@ -7,9 +7,7 @@ import environments
 import pytest
 from real_runs import rldbg
 from taught_model import teach
-from verl_files import CPU, options, write_files
-
-from rldbg.launch.laptop_server import laptop_server
+from verl_files import options, write_files
 
 
 @pytest.mark.soak
@@ -21,14 +19,10 @@ def test_six_steps_of_four_mini_batches(tmp_path):
     small = ["actor_rollout_ref.actor.ppo_mini_batch_size=1", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"]
     given = {each.partition("=")[0] for each in small}
     usual = [each for each in options(tmp_path, model, steps=6) if each.partition("=")[0] not in given]
-    usual += [*small, *CPU, "+ray_kwargs.ray_init.num_gpus=1", f"hydra.run.dir={tmp_path}/hydra"]
     variables = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "RAY_raylet_start_wait_time_s": "120"}
-    variables |= {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda"}
-    with laptop_server(model, tmp_path) as address:
-        variables |= {"VERL_USE_EXTERNAL_MODULES": "rldbg.frameworks.verl.on_cpu", "RLDBG_LAPTOP_SERVER": address}
-        flags = ["--tool", "phases", "--steps", "3:5", "--run", tmp_path / "run", "--wait", "0"]
-        job = [environments.verl(), "-m", "verl.trainer.main_ppo", *usual]
-        done = rldbg("profile", *flags, "--", *job, cwd=tmp_path, **variables)
+    flags = ["--laptop", "--model", model, "--tool", "phases", "--steps", "3:5", "--run", tmp_path / "run"]
+    job = [environments.verl(), "-m", "verl.trainer.main_ppo", *usual, *small, f"hydra.run.dir={tmp_path}/hydra"]
+    done = rldbg("profile", *flags, "--wait", "0", "--", *job, cwd=tmp_path, **variables)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
     report = json.loads(rldbg("profile", "report", tmp_path / "run", "--json").stdout)

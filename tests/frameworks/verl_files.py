@@ -62,24 +62,3 @@ def options(folder, model, *, ranks=1, steps=2):
         f"trainer.default_local_dir={folder}/checkpoints",
         f"trainer.total_training_steps={steps}",
     ]
-
-
-CPU = (
-    "actor_rollout_ref.model.use_remove_padding=False",
-    "actor_rollout_ref.model.enable_gradient_checkpointing=False",
-    "+actor_rollout_ref.model.override_config.attn_implementation=eager",
-    "actor_rollout_ref.actor.use_torch_compile=False",
-    "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
-    "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32",
-    "+actor_rollout_ref.actor.fsdp_config.mixed_precision.reduce_dtype=fp32",
-    "+actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype=fp32",
-    "+actor_rollout_ref.ref.fsdp_config.mixed_precision.reduce_dtype=fp32",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-    "actor_rollout_ref.rollout.agent.num_workers=1",
-    "reward.num_workers=1",
-    "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-    "data.dataloader_num_workers=0",
-    "trainer.device=cpu",
-    "trainer.logger=[console]",
-    "ray_kwargs.ray_init.num_cpus=16",
-)

@@ -11,6 +11,7 @@ from rldbg.cli.output import console, print_json, print_line, print_note, show
 from rldbg.core import Environment, ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from rldbg.launch import Request
     from rldbg.profiling import Plan, Profiled, ProfileRequest
 
 _TOOLS = ("nsys", "torch", "pyspy", "memory", "phases")
@@ -73,6 +74,8 @@ _READERS = {"timeline": timeline, "report": report}
     help="Seconds to wait for reports at the end.",
 )
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
+@click.option("--laptop", is_flag=True, help="Run the framework's own trainer without a GPU, with a small model.")
+@click.option("--model", default="", metavar="FOLDER", help="With --laptop: the model to take instead of a small one.")
 @click.option("--attach", "who", default="", metavar="WHO", help="Profile running processes.")
 @click.option("--for", "duration", default="10s", show_default=True, metavar="TIME", help="Duration, with --attach.")
 def command(
@@ -86,6 +89,8 @@ def command(
     output: Path | None,
     wait_s: float,
     run_folder: Path | None,
+    laptop: bool,
+    model: str,
     who: str,
     duration: str,
     as_json: bool,
@@ -94,6 +99,7 @@ def command(
 
     \b
     rldbg profile --workers '*policy*' --steps 3:5 --tool torch -- COMMAND
+    rldbg profile --laptop --tool phases -- COMMAND
     rldbg profile --attach 'policy/0' --for 20s --tool pyspy
     rldbg profile timeline RUN -o trace.json.gz
     rldbg profile report RUN
@@ -101,6 +107,10 @@ def command(
     from rldbg.profiling import ProfileRequest
 
     wanted = ProfileRequest(workers, ranks, steps, tool or "", options, delay_s)
+    if model and not laptop:
+        raise UsageError("--model needs --laptop", "elsewhere the model is an option of your command")
+    if laptop and (who or (command and command[0] in _READERS)):
+        raise UsageError("--laptop needs a command to run", "rldbg profile --laptop -- COMMAND")
     if who:
         if command:
             raise UsageError("--attach and a command are mutually exclusive", "give one of them")
@@ -116,11 +126,38 @@ def command(
             "nothing to profile",
             "rldbg profile --workers '*policy*' --tool torch -- COMMAND, or --attach WHO --for 20s",
         )
-    return _launch(command, wanted, output=output, run_folder=run_folder, wait_s=wait_s, as_json=as_json)
+    return _launch(
+        _launch_request(command, laptop=laptop, model=model),
+        wanted,
+        output=output,
+        run_folder=run_folder,
+        wait_s=wait_s,
+        as_json=as_json,
+    )
+
+
+def _launch_request(command: tuple[str, ...], *, laptop: bool = False, model: str = "") -> "Request":
+    """The command as it is: a profile of another name or length would be that of another run."""
+    from rldbg.launch import Request, in_one_process, resolve_command
+
+    argv, script = resolve_command(command)
+    argv, left_out = in_one_process(argv) if laptop and script is None else (argv, "")
+    return Request(
+        argv=argv,
+        left_out=left_out,
+        script=script,
+        cwd=Path.cwd(),
+        environment=Environment().everything(),
+        post_mortem=False,
+        epochs=None,
+        name_suffix="",
+        laptop=laptop,
+        model=model,
+    )
 
 
 def _launch(
-    command: tuple[str, ...],
+    launch: "Request",
     wanted: "ProfileRequest",
     *,
     output: Path | None,
@@ -129,19 +166,8 @@ def _launch(
     as_json: bool,
 ) -> int:
     from rldbg.cli.run import announce
-    from rldbg.launch import Request, resolve_command
     from rldbg.profiling import run_profiled
 
-    argv, script = resolve_command(command)
-    launch = Request(
-        argv=argv,
-        script=script,
-        cwd=Path.cwd(),
-        environment=Environment().everything(),
-        post_mortem=False,
-        epochs=None,
-        name_suffix="",
-    )
     profiled = run_profiled(
         launch,
         wanted,
@@ -172,7 +198,9 @@ def profile_this_command(run_folder: Path | None) -> int:
     from rldbg.profiling import ProfileRequest
 
     again = (sys.executable, "-m", "rldbg", *sys.argv[1:])
-    return _launch(again, ProfileRequest(), output=None, run_folder=run_folder, wait_s=_WAIT_S, as_json=False)
+    return _launch(
+        _launch_request(again), ProfileRequest(), output=None, run_folder=run_folder, wait_s=_WAIT_S, as_json=False
+    )
 
 
 def _say_plan(plan: "Plan") -> None:

@@ -112,6 +112,7 @@ def test_the_small_model_has_the_same_architecture_and_tokenizer(tmp_path):
     assert (tmp_path / "small" / "model.safetensors").stat().st_size < 2**20
 
 
-def test_model_without_laptop_is_refused(capsys):
-    assert run(["run", "--model", "m", "--", "true"]) == 2
+@pytest.mark.parametrize("verb", ["run", "profile"])
+def test_model_without_laptop_is_refused(capsys, verb):
+    assert run([verb, "--model", "m", "--", "true"]) == 2
     assert "--model needs --laptop" in capsys.readouterr().err
