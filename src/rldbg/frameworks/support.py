@@ -50,6 +50,8 @@ class Support:
     weights: str
     hooks: tuple[HookState, ...]
     knowledge: int
+    tested: str = ""
+    """What its recording by hooks was tested with."""
 
     @property
     def missing(self) -> list[HookState]:
@@ -62,6 +64,7 @@ class Support:
             "version": self.version or None,
             "based_on": self.framework.based_on or None,
             "supported": {name: getattr(self, name) or None for name in CAPABILITIES},
+            "tested": self.tested or None,
             "known_failures": self.knowledge,
             "hooks": [hook.to_dict() for hook in self.hooks],
         }
@@ -84,6 +87,7 @@ def support_of(framework: Framework) -> Support:
         weights=", ".join(hook.function for hook in hooks if hook.phase == "sync" and not _is_collective(hook)),
         hooks=tuple(map(resolve, hooks)),
         knowledge=sum(map(_entries, lineage(framework))),
+        tested=tested,
     )
 
 

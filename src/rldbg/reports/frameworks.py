@@ -18,12 +18,18 @@ def framework_table(found: Sequence[Support]) -> RenderableType:
     """One row per framework: version, capabilities, and how many of its hooks the installed version has."""
     table = Table("framework", "installed", *CAPABILITIES, "hooks", box=None, header_style="bold")
     for support in found:
-        marks = ["yes" if getattr(support, name) else "-" for name in CAPABILITIES]
+        marks = [_mark(support, name) for name in CAPABILITIES]
         style = "bold red" if support.missing else ""
         table.add_row(support.framework.name, support.version or "-", *marks, Text(_summary(support), style))
     missing = [hook for support in found for hook in support.missing]
     notes = [Text(f"missing: {hook.hook.module}.{hook.hook.function}: {hook.how}", "red") for hook in missing]
     return Group(table, *notes, Text("rldbg frameworks NAME shows one with all its hooks", "dim"))
+
+
+def _mark(support: Support, capability: str) -> str:
+    if capability == "record" and support.tested.startswith("a stub"):
+        return "stub"
+    return "yes" if getattr(support, capability) else "-"
 
 
 def framework_details(support: Support) -> RenderableType:
