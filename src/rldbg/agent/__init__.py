@@ -12,6 +12,7 @@ from .lazy import lazy_names
 if TYPE_CHECKING:
     from .arguments import (
         ARGUMENTS_VARIABLE,
+        arm_this_process,
         choose_rule,
         digest,
         edit_value,

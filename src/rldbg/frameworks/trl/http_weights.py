@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from rldbg.agent.arguments import arm_this_process
+from rldbg.agent import arm_this_process
 from rldbg.frameworks.weight_recording import record_served
 
 _MOST_BYTES = 256 << 20
