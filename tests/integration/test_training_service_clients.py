@@ -78,7 +78,10 @@ def test_the_tinker_client_trains_and_samples(tinker_python, service):
     assert run in report["runs"] and path == f"tinker://{run}/weights/kept" and path in report["all_checkpoints"]
     assert report["checkpoints"] == ["weights/kept", "sampler_weights/named"] and report["left"] == ["weights/kept"]
     assert any(run in models for models in report["sessions"])
-    assert report["unknown_loss"].startswith("BadRequestError") and "no loss 'no_such_loss'" in report["unknown_loss"]
+    assert (
+        report["unknown_loss"].startswith("BadRequestError")
+        and "unknown loss: 'no_such_loss'" in report["unknown_loss"]
+    )
     assert "outside the vocabulary" in report["outside"]
     assert report["no_snapshot"].startswith("NotFoundError")
     assert report["after_errors"] == 12, "refused requests do not stop the next"

@@ -74,7 +74,7 @@ def policy_loss(
         return ppo_loss(log_probs, old_log_probs, advantages, lowest_ratio=lowest_ratio, highest_ratio=highest_ratio)
     if name == "cross_entropy":
         return cross_entropy_loss(log_probs, advantages)
-    raise ValueError(f"no loss {name!r}; choose one of {', '.join(LOSS_NAMES)}")
+    raise ValueError(f"unknown loss: {name!r}; choose one of {', '.join(LOSS_NAMES)}")
 
 
 def loss_denominator(mask_bt: Array, how: Aggregation) -> float:

@@ -109,5 +109,5 @@ def _select(only: Sequence[str]) -> list[Check]:
     by_id = {item.id: item for item in CHECKS}
     for name in only:
         if name not in by_id and name != INTEGRITY:
-            raise UsageError(f"no check {name!r}", did_you_mean(name, by_id, "rldbg check --list"))
+            raise UsageError(f"unknown check: {name!r}", did_you_mean(name, by_id, "rldbg check --list"))
     return [by_id[name] for name in only if name in by_id]

@@ -15,8 +15,8 @@ from rldbg.core import ExitCode
 @click.option("--step", type=int, required=True, help="Step whose capsules are run.")
 @click.option("--sample", help="Sample to run, group_id/run_id.  [default: the first]")
 @click.option("--tokens-of", metavar="RUN", help="Recording that has the sample.  [default: A, or B]")
-@click.option("--set-a", "changes_a", multiple=True, help="Change of A's recipe, key=value. Repeatable.")
-@click.option("--set-b", "changes_b", multiple=True, help="Change of B's recipe, key=value. Repeatable.")
+@click.option("--set-a", "changes_a", multiple=True, help="Override a key of A's recipe, key=value. Repeatable.")
+@click.option("--set-b", "changes_b", multiple=True, help="Override a key of B's recipe, key=value. Repeatable.")
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),

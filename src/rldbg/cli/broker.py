@@ -59,7 +59,7 @@ def command(
             print_line(f"export {name}={shlex.quote(value)}")
         return 0
     if arguments and arguments[0].startswith("-"):
-        raise UsageError(f"no option {arguments[0]!r}", "the command goes behind --")
+        raise UsageError(f"unknown option: {arguments[0]!r}", "put the command after --")
     run = Run.create(name=Path(arguments[0]).name if arguments else "broker", path=run_dir)
     address = start_broker(run, host=listen, port=port, owner_pid=os.getpid() if arguments else 0)
     where = {"run": str(run.path.resolve()), "host": address.host, "port": address.port}
@@ -74,7 +74,7 @@ def command(
 
 def _run_armed(command_line: list[str], environment: dict[str, str]) -> int:
     """Runs the command in the foreground; interrupts reach it as they would without us."""
-    with explained_as(UsageError, OSError, f"cannot run {command_line[0]}", "check the command behind --"):
+    with explained_as(UsageError, OSError, f"cannot run {command_line[0]}", "check the command after --"):
         child = subprocess.Popen(command_line, env=environment)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _frame: child.send_signal(received))

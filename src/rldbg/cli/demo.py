@@ -14,8 +14,8 @@ from rldbg.demo import ANSWER, REPORT, STOPS, TourStage, hide_bug
 
 @verb("demo")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Folder for the runs.  [default: a new one]")
-@click.option("--only", type=click.Choice([stop.name for stop in STOPS]), help="Play one stop.")
-@click.option("--bug", metavar="NAME", help="Hide a bug of `rldbg zoo list`, or a `random` one, for you to find.")
+@click.option("--only", type=click.Choice([stop.name for stop in STOPS]), help="Run only this part of the tour.")
+@click.option("--bug", metavar="NAME", help="Plant a bug from `rldbg zoo list`, or a `random` one, for you to find.")
 def command(run_folder: Path | None, only: str | None, bug: str | None, as_json: bool) -> int:
     """Take the tour: record, find a bug, rerun a step, stop ranks, explain a hang and a crash, look at a report.
 

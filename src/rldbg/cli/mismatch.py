@@ -14,9 +14,9 @@ from rldbg.core import ExitCode, UsageError
 @click.argument("run")
 @click.argument("rollout", required=False)
 @click.option("--step", "steps", multiple=True, type=int, help="Look only at this step. Repeatable.")
-@click.option("--probe", "with_probe", is_flag=True, help="Make experiments: re-score samples, one factor at a time.")
-@click.option("--samples", type=click.IntRange(1), default=8, show_default=True, help="Samples that --probe scores.")
-@click.option("--engine", help="Engine that --probe asks too: its address, or `embedded` for one on the same weights.")
+@click.option("--probe", "with_probe", is_flag=True, help="Run experiments: re-score samples, one factor at a time.")
+@click.option("--samples", type=click.IntRange(1), default=8, show_default=True, help="Samples for --probe to score.")
+@click.option("--engine", help="Engine for --probe to query: its address, or `embedded` for one on the same weights.")
 @click.option(
     "--model", type=click.Path(path_type=Path), help="Model folder for --probe.  [default: the capsule of the step]"
 )

@@ -33,8 +33,8 @@ _LOSS_NOISE = 0.3
 @click.option(
     "--model",
     metavar="PATH|tiny",
-    help="--loss: compute log probs with this model, and gradients of its parameters. Of a framework's step: the "
-    "checkpoint that the step before left.",
+    help="--loss: compute log probs with this model, and gradients of its parameters. For a framework's step: the "
+    "checkpoint saved after the previous step.",
 )
 @click.option(
     "--device",

@@ -44,11 +44,13 @@ _AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_brea
 @click.option("--framework", default="", help="Framework of the script, if not detected.")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
 @record_option
-@click.option("--watch", is_flag=True, help="Judge every step while it is recorded; keep the last steps only.")
-@click.option("--stop/--note", default=False, help="With --watch: stop all ranks after an event, or note it (default).")
-@click.option("--when", multiple=True, metavar="EXPRESSION", help="With --watch: also fire when this becomes true.")
-@click.option("--notify", default="", metavar="COMMAND", help="With --watch: call this shell command per event.")
-@click.option("--watch-rules", default="", metavar="FILE", help="With --watch: read further rules from this file.")
+@click.option("--watch", is_flag=True, help="Check every step as it is recorded; keep only the last steps.")
+@click.option(
+    "--stop/--note", default=False, help="With --watch: stop all ranks after an event, or report it (default)."
+)
+@click.option("--when", multiple=True, metavar="EXPRESSION", help="With --watch: also report when this becomes true.")
+@click.option("--notify", default="", metavar="COMMAND", help="With --watch: run this shell command at each event.")
+@click.option("--watch-rules", default="", metavar="FILE", help="With --watch: read more rules from this file.")
 @click.option("--keep", default=8, show_default=True, type=click.IntRange(4), help="With --watch: steps to keep.")
 @click.option("--laptop", is_flag=True, help="Run the framework's own trainer without a GPU, with a small model.")
 @click.option("--model", default="", metavar="FOLDER", help="With --laptop: the model to take instead of a small one.")

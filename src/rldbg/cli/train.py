@@ -35,7 +35,7 @@ def command(
 ) -> int:
     """Train on RECIPE, with Hydra-style OVERRIDES: key=value, +key=value, ++key=value, ~key.
 
-    RECIPE is a YAML file, or the name of a recipe of the package: `arithmetic` teaches a tiny model one-digit
+    RECIPE is a YAML file, or the name of a packaged recipe: `arithmetic` teaches a tiny model one-digit
     arithmetic on two CPU cores in about a minute.
     """
     from rldbg.cli.profile import asked_by_variables, profile_this_command

@@ -21,15 +21,15 @@ _LOOK_EVERY_S = 0.5
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--list", "list_rules", is_flag=True, help="List the rules and their false-alarm rates, then exit.")
 @click.option("--follow", is_flag=True, help="Keep watching until the run has ended.")
+@click.option("--stop/--note", "stop", default=False, help="Stop all ranks after an event, or report it (default).")
+@click.option("--when", multiple=True, metavar="EXPRESSION", help="Also report when this becomes true. Repeatable.")
+@click.option("--rules", default="", metavar="FILE", help="Read more rules from this YAML file.")
+@click.option("--notify", default="", metavar="COMMAND", help="Run this shell command at each event.")
 @click.option(
-    "--stop/--note", "stop", default=False, help="Stop all ranks at the end of a step, or only note (default)."
+    "--around", default=2, show_default=True, type=click.IntRange(0, 6), help="Steps to keep around an event."
 )
-@click.option("--when", multiple=True, metavar="EXPRESSION", help="Also fire when this becomes true. Repeatable.")
-@click.option("--rules", default="", metavar="FILE", help="Read further rules from this YAML file.")
-@click.option("--notify", default="", metavar="COMMAND", help="Call this shell command per event.")
-@click.option("--around", default=2, show_default=True, type=click.IntRange(0, 6), help="Steps to pin on either side.")
 @click.option("--checks/--no-checks", default=True, help="Also run invariants of `rldbg check` (default).")
-@click.option("--owner", type=int, hidden=True, help="Process that ends the watching when it ends.")
+@click.option("--owner", type=int, hidden=True, help="Stop watching when this process ends.")
 def command(
     path: Path | None,
     list_rules: bool,
@@ -43,7 +43,7 @@ def command(
     owner: int | None,
     as_json: bool,
 ) -> int:
-    """Judge the steps of the recording at PATH, a run or its recording; with --follow, as they are recorded.
+    """Check the steps of PATH (a run or its recording) against rules; with --follow, as they are recorded.
 
     An event pins the steps around it, so that a recorder that keeps only the last steps keeps them too.
     """

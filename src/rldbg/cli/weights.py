@@ -14,8 +14,8 @@ from rldbg.core import ExitCode, UsageError
 def command(action: str, run: str | None, engine: str | None, as_json: bool) -> int:
     """Show the rules that match tensor names (map), or the matches in RUN.
 
-    RUN is a recording of kind `weights`, whose sent and held names are matched; or a model folder, with the
-    folder of the engine's weights behind it. Exit code 1 when a tensor has no match.
+    RUN is a recording of kind `weights`, whose sent and held names are matched; or a model folder, followed
+    by the folder of the engine's weights. Exit code 1 when a tensor has no match.
     """
     from rldbg.reports.weights import mapping_to_terminal, rules_to_terminal
     from rldbg.weights import RULES, map_names, tensor_names

@@ -33,7 +33,7 @@ _ACTIONS = ("list", "run", "score")
     "--bugs-sample",
     type=click.IntRange(0),
     metavar="K",
-    help="With --matrix: score K bugs in cells drawn by chance.  [default: every bug in one]",
+    help="With --matrix: score K bugs in randomly chosen cells.  [default: each bug in one cell]",
 )
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), help="With --matrix: start no run after this time.")
 @click.option("--markdown", is_flag=True, help="Print the score as the table of docs/zoo.md.")

@@ -36,7 +36,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("RAY_ADDRESS", "cluster", "the Ray cluster that live verbs use if no run has a broker"),
     Variable("NRL_NSYS_WORKER_PATTERNS", "profile", "workers to run under nsys: shell patterns, comma separated"),
     Variable("NRL_NSYS_PROFILE_STEP_RANGE", "profile", "steps to profile, start:stop, 1-based, stop exclusive"),
-    Variable("NRL_NSYS_EXTRA_OPTIONS", "profile", "a JSON object of nsys options, which win over the defaults"),
+    Variable("NRL_NSYS_EXTRA_OPTIONS", "profile", "a JSON object of nsys options, which override the defaults"),
     Variable("RAY_LOG_SYNC_FREQUENCY", "profile", "seconds; when set, reports are copied to the job's log folder"),
     Variable("SLURM_JOB_ID", "profile", "the job whose log folder is meant: $SLURM_JOB_ID-logs/ray"),
     Variable("SLURM_SUBMIT_DIR", "profile", "parent of that log folder, instead of the working directory"),

@@ -55,7 +55,7 @@ def ray_access(address: str, environment: Environment) -> dict[str, str]:
         raise PrerequisiteError(f"the Ray cluster at {where} requires a token, and none was found", TOKEN_HINT)
     if environment.is_set("RAY_AUTH_MODE") and mode != "token":
         raise PrerequisiteError(
-            f"the Ray cluster at {where} demands a token, and RAY_AUTH_MODE={mode} prevents sending it",
+            f"the Ray cluster at {where} requires a token, and RAY_AUTH_MODE={mode} prevents sending it",
             "unset RAY_AUTH_MODE",
         )
     if demands_token(where, token):
@@ -68,7 +68,7 @@ def demands_token(address: str, token: str = "", *, timeout_s: float = _ANSWER_S
 
     Raises UnreachableError when there is no answer.
     """
-    message = "a Ray cluster is reached through grpc, which is not installed"
+    message = "reaching a Ray cluster needs grpc, which is not installed"
     with explained_as(PrerequisiteError, ImportError, message, _INSTALL):
         grpc = importlib.import_module("grpc")
     client = address.startswith("ray://")

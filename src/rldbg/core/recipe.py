@@ -97,7 +97,7 @@ def _read(file: Path) -> DictConfig:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         names = ", ".join(sorted(shipped.stem for shipped in _SHIPPED.glob("*.yaml")))
-        hint = f"give the path of a YAML file, or the name of a recipe of the package: {names}"
+        hint = f"give the path of a YAML file, or the name of a packaged recipe: {names}"
         raise UsageError(f"cannot read the recipe {file}: {error.strerror}", hint) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not a text file", "give a YAML recipe") from error
@@ -106,7 +106,7 @@ def _read(file: Path) -> DictConfig:
     except (YAMLError, OmegaConfBaseException, ValueError) as error:
         raise UsageError(f"{file} is not a valid recipe: {error}", "fix the YAML") from error
     if not isinstance(config, DictConfig):
-        raise UsageError(f"{file} does not hold a mapping at its top", "a recipe is `key: value` lines")
+        raise UsageError(f"{file} does not have a mapping at its top level", "a recipe is `key: value` lines")
     return config
 
 
@@ -116,7 +116,7 @@ def _compose_file(file: Path, trail: tuple[Path, ...]) -> DictConfig:
     where = file.resolve()
     if where in trail:
         chain = " -> ".join(step.name for step in (*trail, where))
-        raise UsageError(f"recipes include each other in a circle: {chain}", "remove one of the `defaults`")
+        raise UsageError(f"recipes include each other in a cycle: {chain}", "remove one of the `defaults`")
     own = _read(file)
     layers: list[Any] = []
     placed = False

@@ -26,7 +26,7 @@ def broker_lock(run: Path) -> Iterator[None]:
     try:
         while not _try(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                raise TakenError(f"{run} has a broker")
+                raise TakenError(f"{run} already has a broker")
             time.sleep(0.01)
         yield
     finally:

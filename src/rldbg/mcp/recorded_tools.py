@@ -158,7 +158,8 @@ class RecordedTools:
         return ToolResult(text, cited(run or place, *text.splitlines()), more)
 
     def zoo(
-        self, words: Annotated[str, Field(description="Only bugs whose name, stage or story has these words.")] = ""
+        self,
+        words: Annotated[str, Field(description="Only bugs whose name, stage or story contains these words.")] = "",
     ) -> ToolResult:
         """List known bugs of RL training, what each does and at which stage it shows: for comparing symptoms."""
         from rldbg.reports.zoo import list_to_terminal
@@ -167,7 +168,7 @@ class RecordedTools:
         wanted = words.lower().split()
         bugs = [bug for bug in BUGS if all(word in f"{bug.name} {bug.stage} {bug.story}".lower() for word in wanted)]
         if not bugs:
-            raise UsageError(f"no bug of the zoo has the words {words!r}", "call zoo with fewer words")
+            raise UsageError(f"no bug in the zoo contains the words {words!r}", "call zoo with fewer words")
         return ToolResult(to_text([list_to_terminal(bugs)]))
 
 

@@ -30,7 +30,7 @@ class Workspace:
             if name == run.name or Path(name).expanduser().absolute() == Path(run.path).expanduser().absolute():
                 return run
         names = ", ".join(run.name for run in runs[:20]) or "none"
-        raise UsageError(f"no run {name!r} is opened here", f"call `list`; runs: {names}")
+        raise UsageError(f"unknown run: {name!r}", f"call `list`; runs: {names}")
 
     def live(self, name: str) -> Path:
         """The folder of a run whose processes can be asked."""
@@ -46,7 +46,7 @@ class Workspace:
         place = Path(path).expanduser().resolve()
         inside = [Path.cwd(), *(Path(root).expanduser() for root in self._roots if "://" not in root)]
         if not any(place.is_relative_to(root.resolve()) for root in inside):
-            raise UsageError(f"{path} lies outside what was opened", "start the server with its folder: rldbg mcp DIR")
+            raise UsageError(f"{path} is outside the opened folders", "start the server with its folder: rldbg mcp DIR")
         if not place.exists():
             raise IncompleteDataError(f"{path}: no such file or folder", "give a log file or a folder of logs")
         return place

@@ -99,7 +99,7 @@ def _unexplained(state: Unexplained, share: float) -> MismatchCause:
     worst = np.argsort(-state.size, kind="stable")[:_TOKENS_SHOWN]
     part = confined_to(_gaps(state))
     where = f", {part.text} only" if part is not None else ""
-    text = f"no cause that a recording alone can show accounts for this{where}; --probe makes experiments"
+    text = f"no cause that a recording alone can show accounts for this{where}; --probe runs experiments"
     count = int((state.size > NOISE).sum())
     return MismatchCause("unexplained", text, share, count, _proofs(state.table, worst))
 

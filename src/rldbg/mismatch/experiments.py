@@ -78,7 +78,7 @@ def probe(
     capsules = sorted(set(recording.steps("capsule")))
     if not capsules and checkpoint is None:
         raise IncompleteDataError(
-            f"{recording.title} has no capsule, so there is no model to make experiments with",
+            f"{recording.title} has no capsule, so there is no model to run experiments with",
             "record with debug.capsule: true, or give the trainer's model with --model",
         )
     table = table_of_run(recording, [step] if step is not None else None if checkpoint else capsules)

@@ -128,7 +128,7 @@ def stop_token(state: Unexplained) -> Iterator[Claim]:
         mean = float(state.size[apart].mean())
         text = (
             f"only the last token of {apart.sum()} answers differs, by {mean:.3g} on average: the engine masks or "
-            "replaces stop tokens (a least number of tokens, ignore_eos, another end token)"
+            "replaces stop tokens (a minimum number of tokens, ignore_eos, another end token)"
         )
         yield whole("stop-token", text, apart, mean=mean)
 

@@ -46,7 +46,7 @@ def timeline_lines(merged: Merged) -> Iterator[str]:
             yield f"clock of {who}: not measured against the broker's; used as it is"
         elif track.round_trip_ns is not None:
             doubt = track.round_trip_ns / 2e6
-            yield f"clock of {who}: shifted by {track.offset_ns / 1e6:+.3f} ms, known to {doubt:.3f} ms"
+            yield f"clock of {who}: shifted by {track.offset_ns / 1e6:+.3f} ms, accurate to {doubt:.3f} ms"
 
 
 def to_terminal(report: ProfileReport) -> Group:

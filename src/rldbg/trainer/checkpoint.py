@@ -58,7 +58,9 @@ def load_checkpoint(folder: Path, model: Any, optimizer: Any) -> None:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
     file = folder / "policy.pt"
-    with explained_as(IncompleteDataError, OSError, f"cannot read the checkpoint {file}", "give --resume another"):
+    with explained_as(
+        IncompleteDataError, OSError, f"cannot read the checkpoint {file}", "choose another for --resume"
+    ):
         state = torch.load(file, map_location="cpu", weights_only=True)
     options = StateDictOptions(full_state_dict=True)
     set_state_dict(

@@ -19,7 +19,7 @@ from rldbg.trainer.settings import ClusterSettings
 
 _STOP_S = 10.0
 _OTHERS_S = 5.0
-_WITHOUT = "leave cluster.address out to have one started"
+_WITHOUT = "omit cluster.address to start a new one"
 
 
 class WorkerLostError(RldbgError):

@@ -47,7 +47,7 @@ class LossSettings:
     def parse(cls, name: Any, config: Any) -> "LossSettings":
         """The loss a request asks for; an unknown name or key is refused with those there are."""
         if not isinstance(name, str) or name not in LOSSES:
-            raise ServiceRequestError(f"no loss {name!r} here; choose one of {', '.join(LOSSES)}")
+            raise ServiceRequestError(f"unknown loss: {name!r}; choose one of {', '.join(LOSSES)}")
         if not isinstance(config, Mapping | None):
             raise ServiceRequestError("loss_fn_config is not a mapping")
         given = {key: value for key, value in (config or {}).items() if key not in _IGNORED_KEYS}

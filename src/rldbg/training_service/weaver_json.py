@@ -62,7 +62,7 @@ def lora_of(body: Mapping[str, Any]) -> LoraSettings | None:
     """
     mode, given = body.get("training_mode"), body.get("lora_config")
     if mode not in (None, "lora", "full_ft"):
-        raise ServiceRequestError(f"training_mode is {str(mode)[:40]!r}; there are lora and full_ft")
+        raise ServiceRequestError(f"training_mode is {str(mode)[:40]!r}; it must be lora or full_ft")
     if mode == "full_ft" and given is not None:
         raise ServiceRequestError("lora_config is not used with training_mode full_ft")
     # Tiers choose the hardware of the hosted service and nothing else.

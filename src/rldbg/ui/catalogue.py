@@ -40,7 +40,7 @@ class Catalogue:
             self.runs()
             found = self._runs.get(name)
         if found is None:
-            raise UsageError(f"no run {name!r} is opened here", "go back to the list of runs")
+            raise UsageError(f"unknown run: {name!r}", "go back to the list of runs")
         return found
 
     def _add(self, root: str, path: str) -> OpenedRun:

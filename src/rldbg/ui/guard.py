@@ -86,12 +86,12 @@ class Guard:
             return PlainTextResponse("this host name is not served here", 403)
         origin = headers.get(b"origin")
         if origin is not None and urlsplit(origin).netloc != host:
-            return PlainTextResponse("requests of other sites are refused", 403)
+            return PlainTextResponse("requests from other sites are refused", 403)
         if (
             headers.get(b"sec-fetch-site") in ("cross-site", "same-site")
             and headers.get(b"sec-fetch-mode") != "navigate"
         ):
-            return PlainTextResponse("requests of other sites are refused", 403)
+            return PlainTextResponse("requests from other sites are refused", 403)
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", []) if scope["path"] == "/" else []
         if self._access.has_token(given):
             answer = RedirectResponse("/", 303)

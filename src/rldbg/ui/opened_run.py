@@ -131,18 +131,18 @@ class OpenedRun:
             raise PrerequisiteError("no tokenizer is recorded", "start with --tokenizer PATH to see text")
         if not self._is_inside(found) and not _is_cached_model(found):
             raise PrerequisiteError(
-                f"the tokenizer {found} lies outside what was opened", f"start with --tokenizer {found} to see text"
+                f"the tokenizer {found} is outside the opened folders", f"start with --tokenizer {found} to see text"
             )
         return found
 
     def _confine(self, recording: Recording) -> None:
-        """Refuses a recording outside what was opened, and later each file of it that a link takes outside."""
+        """Refuses a recording outside the opened folders, and later each file of it that a link takes outside."""
         tree = recording.tree
         if not isinstance(tree, LocalTree):
             return
         if not self._is_inside(tree.root):
             raise IncompleteDataError(
-                f"the recording of {self.path} is in {tree.root}, outside what was opened", f"rldbg ui {tree.root}"
+                f"the recording of {self.path} is in {tree.root}, outside the opened folders", f"rldbg ui {tree.root}"
             )
         recording.tree = ConfinedTree(tree.root, tree.only, self._root())
 
@@ -163,7 +163,7 @@ class ConfinedTree(LocalTree):
     def local(self, name: str) -> Path:
         place = super().local(name)
         if not place.resolve().is_relative_to(self.inside):
-            raise IncompleteDataError(f"{place} is a link that leads outside what was opened", "copy the file there")
+            raise IncompleteDataError(f"{place} is a link that leads outside the opened folders", "copy the file there")
         return place
 
 

@@ -32,7 +32,7 @@ def test_a_relative_path_string(folder):
     assert load_recipe(child) == {"a": 2, "nested": {"x": 1, "y": 2}}
 
 
-def test_three_levels_and_a_circle(folder):
+def test_three_levels_and_a_cycle(folder):
     write(folder, "mid.yaml", "defaults: [base]\nb: 1\n")
     assert load_recipe(write(folder, "top.yaml", "defaults: [mid]\nc: 1\n")) == {
         "a": 1,
@@ -41,7 +41,7 @@ def test_three_levels_and_a_circle(folder):
         "c": 1,
     }
     write(folder, "one.yaml", "defaults: [two]\n")
-    with pytest.raises(UsageError, match=r"circle.*one.yaml -> two.yaml -> one.yaml"):
+    with pytest.raises(UsageError, match=r"cycle.*one.yaml -> two.yaml -> one.yaml"):
         load_recipe(write(folder, "two.yaml", "defaults: [one]\n").with_name("one.yaml"))
 
 

@@ -90,7 +90,7 @@ def test_errors_say_what_is_wrong_and_what_to_do(workspace, tmp_path):
         "GROUP/RUN",
         "it has kinds",
         "not running",
-        "outside what was opened",
+        "outside the opened folders",
         "give one of",
         "fewer words",
         "200",

@@ -100,9 +100,9 @@ def test_a_loss_says_what_it_needs_and_what_it_would_ignore():
 @pytest.mark.parametrize(
     ("name", "config", "message"),
     [
-        ("grpo", {}, "no loss 'grpo'"),
-        (None, {}, "no loss None"),
-        (["ppo"], {}, "no loss"),
+        ("grpo", {}, "unknown loss: 'grpo'"),
+        (None, {}, "unknown loss: None"),
+        (["ppo"], {}, "unknown loss"),
         ("ppo", [], "not a mapping"),
         ("ppo", {"clip_lo": 0.1}, "unknown key 'loss_fn_config.clip_lo'; valid names: .*clip_low_threshold"),
         ("ppo", {"clip_low_threshold": "x"}, "clip_low_threshold: 'x' .expected a valid number"),

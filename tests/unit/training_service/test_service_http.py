@@ -157,7 +157,7 @@ def test_a_refused_request_uses_its_number_so_the_client_can_go_on(client):
     weaver = Weaver(client)
     wrong = {"payload": {"seq_id": weaver.next(), "forward_backward_input": {"loss_fn": "nope", "data": []}}}
     refused = client.post(f"{weaver.path}/forward-backward-passes", json=wrong)
-    assert refused.status_code == 400 and "no loss 'nope'" in refused.json()["message"]
+    assert refused.status_code == 400 and "unknown loss: 'nope'" in refused.json()["message"]
     assert weaver.forward_backward([datum()])["metrics"]["tokens"] == 2
 
 

@@ -310,9 +310,9 @@ def test_only_what_was_opened_is_read(recording, tmp_path):
         file.symlink_to(next(each for each in (secret / "trajectory").iterdir() if each.is_file()))
     client = client_of(opened)
     rows = {row["name"]: row for row in client.get("/api/runs").json()["runs"]}
-    assert "outside what was opened" in rows["run"]["error"]["message"]
+    assert "outside the opened folders" in rows["run"]["error"]["message"]
     page = client.get("/api/runs/linked/samples").json()
-    assert page["count"] == 0 and "outside what was opened" in page["unreadable"][0]
+    assert page["count"] == 0 and "outside the opened folders" in page["unreadable"][0]
     for path in ("/api/runs/..%2f..%2fsecret", "/static/../application.py", "/static/%2e%2e/application.py"):
         assert client.get(path).status_code in (400, 404)
 
@@ -329,7 +329,7 @@ def test_a_tokenizer_outside_the_roots_must_be_named(recording, tmp_path):
     run = run_folder(tmp_path / "runs" / "run", recording, config={"model_path": str(model)})
     query = {"sample": "g0/0", "step": 0}
     refused = client_of(tmp_path / "runs").get("/api/runs/run/sample", params=query).json()
-    assert refused["text"] is None and "outside what was opened" in refused["no_text"]
+    assert refused["text"] is None and "outside the opened folders" in refused["no_text"]
     shown = client_of(run, tokenizer=str(model)).get("/api/runs/run/sample", params=query).json()
     assert shown["text"][0].strip() == f"w{shown['tokens'][0]}"
 

@@ -12,7 +12,7 @@ from rldbg.inference.protocols.http import Handler, Json, body_of, fields_of, fi
 from rldbg.inference.request_error import RequestError
 
 _NO_GROUP = (
-    "this server joins no process group: update the weights from disk, or POST them as a safetensors body to "
+    "this server does not join process groups: update the weights from disk, or POST them as a safetensors body to "
     "/update_weights"
 )
 

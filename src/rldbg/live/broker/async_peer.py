@@ -93,7 +93,7 @@ async def greet(stream: Stream, token: str) -> tuple[str, Message]:
         raise WireError("no hello")
     if hello.get("protocol") != PROTOCOL:
         spoken = str(hello.get("protocol"))[:20]
-        reason = f"protocol {spoken} is not this broker's protocol {PROTOCOL}: use the same rldbg on both sides"
+        reason = f"protocol {spoken} is not this broker's protocol {PROTOCOL}: use the same rldbg version on both sides"
         stream.send({"type": "refused", "reason": reason, "protocol": PROTOCOL})
         raise WireError(reason)
     challenge = {"type": "challenge", "protocol": PROTOCOL, "nonce": mine}

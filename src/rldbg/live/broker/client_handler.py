@@ -50,7 +50,7 @@ class ClientHandler:
     async def answer(self, op: str, body: Message) -> Any:
         operation = self._operations.get(op)
         if operation is None:
-            raise UsageError(f"unknown request: {op!r}", "use the same rldbg as the one that started the broker")
+            raise UsageError(f"unknown request: {op!r}", "use the rldbg version that started the broker")
         if op in _CHOOSING:
             # Who a process is may have changed since it was last asked: a Ray worker got an actor, a child its RANK.
             await self._state.refresh(timeout_s=_REFRESH_S)

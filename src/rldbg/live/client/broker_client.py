@@ -43,7 +43,9 @@ def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
     try:
         return dial((address.host, address.port), kind=kind, token=address.token, about={"name": _name()} | about)
     except Refused as error:
-        raise PrerequisiteError(f"the broker of {run} refused: {error}", "use the same rldbg on both sides") from error
+        raise PrerequisiteError(
+            f"the broker of {run} refused: {error}", "use the same rldbg version on both sides"
+        ) from error
     except (OSError, WireError) as error:
         if _has_ended(run):
             raise UnreachableError(f"the run {run} has ended, and its broker with it", _what_is_left(run)) from error

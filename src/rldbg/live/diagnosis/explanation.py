@@ -17,7 +17,7 @@ from rldbg.live.diagnosis.wait_words import clause, sentence
 
 _SENTENCES = 20
 LOOKS_APART_S = 1.0
-_SLOW = "it is at work: this may be slow and no hang; look again later and compare the line"
+_SLOW = "it is running: this may be slow, not a hang; look again later and compare the line"
 _FIXES = {
     "lock": "take the locks in the same order everywhere, or one lock for both",
     "computing": _SLOW,

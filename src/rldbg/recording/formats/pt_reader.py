@@ -36,7 +36,7 @@ def load_pt(source: Path | str | bytes, *, arrays: bool = False) -> Any:
         archive = _open_archive(data)
         pickled = _pickle_member(archive)
         if not archive.check(pickled):
-            raise Malformed("its checksum does not fit: data.pkl was changed after it was written")
+            raise Malformed("its checksum does not match: data.pkl was changed after it was written")
         storages = _Storages(archive, pickled.removesuffix("data.pkl"))
         return unpickle(archive.read(pickled), storages, arrays=arrays)
 

@@ -92,7 +92,7 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
 
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
-        raise PrerequisiteError("a GPU is asked for, and torch finds none", "set the device to auto or cpu")
+        raise PrerequisiteError("a GPU was requested, but torch finds none", "set the device to auto or cpu")
     if wanted == "cpu" or not available:
         return torch.device("cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())

@@ -91,7 +91,7 @@ R.views.ranks = async (view) => {
           break: "breakpoint set",
           clear: "breakpoint removed",
           continue: "resumed",
-          pause: "pause asked for",
+          pause: "pause requested",
         }[action]);
       await draw();
     } catch (error) {
