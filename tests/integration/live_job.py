@@ -142,6 +142,14 @@ class LiveJob:
     def kill_broker(self):
         os.kill(self.broker_pid(), signal.SIGKILL)
 
+    def replace_broker(self):
+        """Kills the broker, if there is one, and starts the next."""
+        with contextlib.suppress(ProcessLookupError):
+            self.kill_broker()
+        start_broker(self.run, owner_pid=os.getpid())
+        self.client.__exit__()
+        self.client = BrokerClient(self.run.path)
+
 
 def output(process, timeout_s=PATIENCE_S):
     """What a process printed until its end; fails when it does not end."""

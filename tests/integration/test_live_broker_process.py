@@ -99,8 +99,8 @@ def _rounds(folder):
     return int(file.read_text() or 0) if file.exists() else 0
 
 
-@pytest.mark.parametrize("command", ["", "n"])
-def test_a_stop_ends_with_its_broker_and_does_not_come_again(tmp_path, command):
+@pytest.mark.parametrize(("command", "line"), [("", 5), ("n", 6)])
+def test_a_stop_outlives_its_broker_and_does_not_come_again(tmp_path, command, line):
     with LiveJob(tmp_path) as job:
         script = str(job.write("rounds.py", ROUNDS))
         job.start(script)
@@ -116,7 +116,10 @@ def test_a_stop_ends_with_its_broker_and_does_not_come_again(tmp_path, command):
         start_broker(job.run, owner_pid=os.getpid())
         with BrokerClient(job.run.path) as client:
             until(lambda: client.request("break_list")["breaks"][0]["set_in"] == {"rounds": True}, "the breakpoint")
-            # THEN the rank goes on: its condition is false
+            # THEN the rank stands where it stood or where its step has ended
+            until(lambda: client.request("ps")["processes"][0]["line"] == line, "the stop")
+            client.request("continue", who="all")
+            # AND then goes on: the condition of the other one is false
             seen = _rounds(tmp_path)
             until(lambda: _rounds(tmp_path) >= seen + 3, "three more rounds")
             assert not client.request("break_list")["breaks"][0]["hits"]

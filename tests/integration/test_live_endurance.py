@@ -189,6 +189,8 @@ def test_a_rank_killed_in_any_state_harms_nobody(job, state):
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_broker_killed_in_any_state_never_stops_training(job, state):
+    """Where none follows: whoever stands waits for that as long as it is told to, and then continues."""
+    job.environment["RLDBG_BROKER_WAIT_S"] = "0.5"
     ranks = _start(job, 2)
     _bring_into(job, state, 0)
     job.kill_broker()

@@ -9,7 +9,8 @@ import sys
 import pytest
 from live_job import LiveJob, output, rldbg, until
 
-from rldbg.live import BrokerClient, start_broker
+from rldbg.agent import Arming
+from rldbg.live import BrokerClient, start_broker, stop_broker
 
 STEPS = """
 import os, time
@@ -310,6 +311,77 @@ def test_a_client_killed_while_stepping_leaves_the_rank_stopped(job):
     job.rldbg("continue", "all")
 
 
+def _everywhere(job, expression):
+    """The values of an expression in all stopped processes, sorted."""
+    cast = json.loads(job.rldbg("cast", "all", f"p {expression}", "--json", check=False).stdout)
+    return sorted(answer["value"] for answer in cast["answers"])
+
+
+def test_stopped_ranks_wait_for_the_next_broker(job):
+    ranks = job.ranks(job.write("train.py", STEPS), 3)
+    job.wait_stopped(3)
+    # WHEN the broker is killed and the next one comes THEN all stand where they stood, with their values
+    job.replace_broker()
+    until(lambda: [process["line"] for process in job.stopped()] == [6, 6, 6], "the three stops")
+    assert _everywhere(job, "loss") == [0.0, 0.5, 1.0]
+    # AND they can be stepped, resumed and stopped again, for another broker too
+    assert "return after" in job.rldbg("attach", "train/1", "-c", "n").stdout
+    job.rldbg("continue", "all")
+    until(lambda: job.wait_stopped(3) and _everywhere(job, "loss") == [1.0, 1.5, 2.0], "the second stop of all")
+    job.replace_broker()
+    job.wait_stopped(3)
+    job.rldbg("continue", "all")
+    assert [output(rank).splitlines()[-1] for rank in ranks] == [
+        "RESULT [1.0, 2.0]",
+        "RESULT [1.5, 2.5]",
+        "RESULT [2.0, 3.0]",
+    ]
+
+
+def test_a_step_in_progress_ends_in_a_stop_for_the_next_broker(job):
+    process = job.start(job.write("slow.py", SLOW_LINE))
+    line = _stopped_line(job)
+    job.client.request("resume", who="all", how="next")
+    job.replace_broker()
+    (job.folder / "go").touch()
+    until(lambda: job.stopped() and job.stopped()[0]["line"] == line + 1, "the end of the step")
+    job.rldbg("continue", "all")
+    output(process)
+
+
+def test_a_breakpoint_that_is_reached_without_a_broker_waits_for_the_next(job):
+    process = job.start(
+        job.write("train.py", "import pathlib\nwhile not pathlib.Path('go').exists(): pass\nbreakpoint()\nlast = 1\n")
+    )
+    until(job.ps, "the agent")
+    job.kill_broker()
+    (job.folder / "go").touch()
+    job.replace_broker()
+    assert job.wait_stopped()[0]["line"] in (3, 4)
+    job.rldbg("continue", "all")
+    assert "skipped" not in output(process) and process.returncode == 0
+
+
+def test_a_held_exception_waits_for_the_next_broker(tmp_path):
+    with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=300)) as job:
+        process = job.start(job.write("train.py", "loss = 3\nraise ValueError(loss)\n"))
+        job.wait_stopped()
+        job.replace_broker()
+        found = job.wait_stopped()[0]
+        assert (found["reason"], found["line"], found["message"]) == ("exception", 2, "ValueError: 3")
+        assert "3" in job.rldbg("attach", "train", "-c", "p loss").stdout.splitlines()
+        job.rldbg("continue", "all")
+        output(process)
+        assert process.returncode == 1
+
+
+def test_ranks_resume_when_their_broker_is_told_to_end(job):
+    process = job.start(job.write("train.py", STEPS))
+    job.wait_stopped()
+    stop_broker(job.run.path)
+    assert "RESULT [1.0, 2.0]" in output(process)
+
+
 def test_a_dead_broker_lets_stopped_ranks_run_and_a_new_one_finds_them(job):
     script = job.write(
         "train.py",
@@ -322,14 +394,16 @@ print("PASSED TWO", flush=True)
 for _ in range(2000): time.sleep(0.01)
 """,
     )
-    process = job.start(script)
+    process = job.start(script, RLDBG_BROKER_WAIT_S=0.5)
     job.wait_stopped()
-    # WHEN the broker dies THEN the rank goes on, and the next breakpoint says that nobody answers
+    # WHEN the broker is killed and none follows in time THEN the rank says so and goes on, and the next breakpoint says
+    # that nobody answers
     job.kill_broker()
     lines = []
     while "PASSED TWO\n" not in lines and (line := process.stdout.readline()):
         lines.append(line)
     assert "PASSED ONE\n" in lines and lines[-1] == "PASSED TWO\n"
+    assert any("no other one came within 0.5 s: resumed" in line for line in lines)
     assert any("breakpoint skipped" in line for line in lines)
     # AND a new broker on another port is found again
     start_broker(job.run, owner_pid=os.getpid())

@@ -123,7 +123,7 @@ class _Channel:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_does_not_hold_up_a_debug_session():
-    relay = Relay(_Channel(), number=1, ended=lambda: None, timeout_s=20)
+    relay = Relay(_Channel(), number=1, ended=lambda: None, redial=lambda _: None, why_none=lambda _: "", timeout_s=20)
     relay.start()
     # WHEN another user is first at the port that pydevd connects to THEN it is dropped and pydevd is met
     got = []

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .collectives import PATIENCE_S
     from .far_hosts import address_for, ask_to_be_reached, outward_address
     from .framing import (
+        FAREWELL,
         PEER_LIMIT_BYTES,
         PROTOCOL,
         STRANGER_LIMIT_BYTES,

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .framing import Message
 from .halt import is_last_statement, stand_here
 from .peer import Connection
 from .relay import Relay
@@ -36,9 +37,19 @@ class NoDebugger(Exception):
 class Debugger:
     """The debug session of this process, if there is one. `lock` orders opening, stopping and closing."""
 
-    def __init__(self, settings: Settings, *, dial: Callable[[int], Connection], ended: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        dial: Callable[[int], Connection],
+        redial: Callable[[int, Message], Connection | None],
+        why_none: Callable[[float], str],
+        ended: Callable[[int], None],
+    ) -> None:
         self._settings = settings
         self._dial = dial
+        self._redial = redial
+        self._why_none = why_none
         self._ended = ended
         self._relay: Relay | None = None
         self._last_number = 0
@@ -61,7 +72,13 @@ class Debugger:
             debugpy = load_debugpy(self._settings.debugpy)
             _forget_orders()
             number = self.new_number()
-            relay = Relay(self._dial(number), number=number, ended=lambda: self._lost(relay))
+            relay = Relay(
+                self._dial(number),
+                number=number,
+                ended=lambda: self._lost(relay),
+                redial=lambda state: self._redial(number, state),
+                why_none=self._why_none,
+            )
             self._relay = relay
             relay.start()
             try:
@@ -75,8 +92,11 @@ class Debugger:
             self._tracing.arm(_trace_this_thread)
             return number
 
-    def suspension(self, frame: FrameType) -> Callable[[], None]:
-        """What halts the calling thread when it next executes a line of `frame`, or where it is when there is none."""
+    def suspension(self, frame: FrameType, facts: Message) -> Callable[[], None]:
+        """What halts the calling thread when it next executes a line of `frame`, or where it is when there is none;
+        `facts` is what the broker was told of this stop, and the next one may have to be told."""
+        if self._relay is not None:
+            self._relay.stops.announce(facts)
 
         def suspend_at(target: FrameType) -> None:
             if _pydevd_instance() is None:
@@ -140,7 +160,7 @@ class Debugger:
             pydevd.stoptrace()
 
     def _lost(self, relay: Relay) -> None:
-        """A relay ended: the broker closed the session, or died. Nobody may stay halted."""
+        """A relay ended: the broker closed the session, or was killed and none took it over. Nobody may stay halted."""
         if self._relay is not relay:
             return
         debugger = _pydevd_instance()

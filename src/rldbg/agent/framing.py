@@ -11,7 +11,8 @@ one decoder serves agents, clients and debug sessions alike. A connection begins
 Each side proves that it knows the token without sending it: an agent that finds a stranger on a dead broker's port
 tells it nothing and takes no orders. `{"type": "refused", "reason": "..."}` may take the place of either answer.
 Afterwards both sides may send `request` (id, op, body), `response` (id, ok, body) and `event` (event, body);
-a `debug` connection carries plain debug adapter messages instead.
+a `debug` connection carries plain debug adapter messages instead, and `{"type": "farewell"}` when the broker ends it:
+one that ends without a word has lost its broker, and the next one takes the session over.
 """
 
 import hmac
@@ -25,6 +26,7 @@ PEER_LIMIT_BYTES = 64 * 1024 * 1024
 _HEADER_LIMIT_BYTES = 256
 
 Message = dict[str, Any]
+FAREWELL: Message = {"type": "farewell"}
 
 
 class WireError(Exception):
@@ -49,6 +51,10 @@ class RequestFailed(WireError):
 
 def encode(message: Message) -> bytes:
     body = json.dumps(message, separators=(",", ":"), default=str).encode("utf-8", "surrogatepass")
+    return framed(body)
+
+
+def framed(body: bytes) -> bytes:
     return b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
@@ -61,13 +67,17 @@ class Decoder:
         self._expected: int | None = None
 
     def feed(self, data: bytes) -> list[Message]:
-        self._buffer += data
-        messages = []
-        while (message := self._next()) is not None:
-            messages.append(message)
-        return messages
+        return [parse(body) for body in self.bodies(data)]
 
-    def _next(self) -> Message | None:
+    def bodies(self, data: bytes) -> list[bytes]:
+        """The JSON of each message that is whole now."""
+        self._buffer += data
+        bodies = []
+        while (body := self._next()) is not None:
+            bodies.append(body)
+        return bodies
+
+    def _next(self) -> bytes | None:
         if self._expected is None:
             end = self._buffer.find(b"\r\n\r\n", 0, _HEADER_LIMIT_BYTES)
             if end < 0:
@@ -81,7 +91,7 @@ class Decoder:
         body = bytes(self._buffer[: self._expected])
         del self._buffer[: self._expected]
         self._expected = None
-        return _parse(body)
+        return body
 
     def rest(self) -> bytes:
         """What has arrived but is not a whole message yet."""
@@ -99,7 +109,7 @@ class Decoder:
         raise WireError("the frame header has no length")
 
 
-def _parse(body: bytes) -> Message:
+def parse(body: bytes) -> Message:
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):

@@ -5,6 +5,7 @@ stopped, so that neither locks nor warnings are inherited, and the child gets a 
 """
 
 import contextlib
+import os
 import select
 import socket
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .far_hosts import ask_to_be_reached
-from .framing import Message, Refused, Silent, WireError
+from .framing import Message, Refused, RequestFailed, Silent, WireError
 from .peer import Connection, Peer, dial
 from .settings import BrokerAddress, Settings, say
 from .stacks import mark_as_ours
@@ -24,10 +25,16 @@ _RETRY_S = (*[0.1] * 50, *[0.5] * 20, 1.0, 2.0, 5.0, 10.0)
 _FIRST_S = 15.0
 # A broker that takes the connection and says nothing is stopped or starved, not dead: whoever stops waits for it.
 SILENCE_S = 3600.0
+_LOOK_S = 0.05
+REDIAL_S = 0.1
 
 
 class NoBroker(Exception):
     """There is no broker to ask, or it went away before it answered."""
+
+
+class LostBroker(NoBroker):
+    """The connection ended; the next broker can be asked once it is there."""
 
 
 class Link:
@@ -49,6 +56,10 @@ class Link:
         self._failures = 0
         self._refusal = ""
         self._is_silent = False
+        # When the broker was lost; None while there is one, and where there never was.
+        self._lost_at: float | None = None
+        self._said_farewell = False
+        self._owner_pid = 0
         self._pausing = False
         self._began = time.monotonic()
         self._wake_read, self._wake_write = socket.socketpair()
@@ -75,12 +86,32 @@ class Link:
 
     def wait_connected(self, silence_s: float = _FIRST_S) -> bool:
         """Whether there is a broker; waits only while the first attempt of a young process is still under way, or the
-        broker is there and silent."""
+        broker is there and silent. One that was killed is not waited for: see `wait_for_next`."""
         self._settled.wait(_FIRST_S)
         deadline = time.monotonic() + silence_s
         while self._is_silent and not self._connected.is_set() and time.monotonic() < deadline:
             self._connected.wait(0.2)
         return self._connected.is_set()
+
+    def wait_for_next(self) -> bool:
+        """Whether there is a broker; waits for the next one while it can be expected."""
+        while not self._connected.wait(_LOOK_S):
+            if self._lost_at is None or self.why_none(self._lost_at):
+                return self._connected.is_set()
+        return True
+
+    def why_none(self, lost_at: float) -> str:
+        """Why no broker will follow the one that was lost at that time; empty while one may."""
+        if self._said_farewell:
+            return "the run was told to end"
+        if not self._connected.is_set() and self._owner_pid and not _is_there(self._owner_pid):
+            return "the process that started this run has ended too"
+        wait_s = self._settings.broker_wait_s
+        return f"no other one came within {wait_s:g} s" if time.monotonic() > lost_at + wait_s else ""
+
+    def farewell(self) -> None:
+        """The broker ends because it was told to: nobody waits for another."""
+        self._said_farewell = True
 
     @property
     def refusal(self) -> str:
@@ -91,11 +122,26 @@ class Link:
         """Asks the broker and waits. Never call this from `handle`."""
         peer = self._peer
         if peer is None:
-            raise NoBroker("not connected to a broker")
+            raise LostBroker("not connected to a broker")
         try:
             return peer.request(op, body, timeout_s) or {}
-        except (WireError, TimeoutError) as error:
+        except (RequestFailed, TimeoutError) as error:
             raise NoBroker(str(error)) from error
+        except WireError as error:
+            raise LostBroker(str(error)) from error
+
+    def insist(self, op: str, body: Message, timeout_s: float) -> Message:
+        """Asks the broker and waits; one that is killed before it answers is not the last."""
+        while True:
+            peer = self._peer
+            try:
+                return self.request(op, body, timeout_s)
+            except LostBroker:
+                while peer is not None and self._peer is peer:
+                    # Its thread is about to notice.
+                    time.sleep(_LOOK_S)
+                if not self.wait_for_next():
+                    raise
 
     def tell(self, event: str, body: Message) -> None:
         """Tells the broker if there is one."""
@@ -104,13 +150,15 @@ class Link:
             with contextlib.suppress(WireError):
                 peer.tell(event, body)
 
-    def dial_debug_channel(self, session: int, silence_s: float = SILENCE_S) -> Connection:
-        """A second connection, for one debug session of this process."""
+    def dial_debug_channel(
+        self, session: int, silence_s: float = SILENCE_S, taken_over: Message | None = None
+    ) -> Connection:
+        """A second connection, for one debug session of this process; `taken_over` says how a killed broker left it."""
         address = BrokerAddress.read(self._settings.run)
         if address is None:
             raise NoBroker("this run has no broker")
         try:
-            about = self._about() | {"session": session}
+            about = self._about() | {"session": session, "taken_over": taken_over}
             return dial(
                 (address.host, address.port), kind="debug", token=address.token, about=about, timeout_s=silence_s
             )
@@ -148,8 +196,14 @@ class Link:
             return True
         except (OSError, WireError) as error:
             self._is_silent = isinstance(error, Silent)
+            if isinstance(error, ConnectionRefusedError) and self._lost_at is None:
+                # Killed before this process began.
+                self._lost_at = time.monotonic()
             return True
         self._refusal, self._is_silent = "", False
+        self._lost_at, self._said_farewell = None, False
+        is_here = address.node == socket.gethostname() and _is_there(address.owner_pid)
+        self._owner_pid = address.owner_pid if is_here else 0
         self._peer = Peer(connection, self._handle)
         self._connected.set()
         return True
@@ -160,6 +214,7 @@ class Link:
             peer.serve(wake=self._wake_read)
             self._wake_read.recv(64)
         except WireError:
+            self._lost_at = time.monotonic()
             self._peer = None
             self._connected.clear()
             peer.close()
@@ -169,3 +224,14 @@ class Link:
         poll.register(self._wake_read, select.POLLIN)
         if poll.poll(delay_s * 1000):
             self._wake_read.recv(64)
+
+
+def _is_there(pid: int) -> bool:
+    """Whether this process can see the other one, which may be another user's."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return bool(pid)

@@ -8,14 +8,16 @@ import re
 import shlex
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .crash import crash_record, is_second_hand, write_crash
-from .framing import Message, WireError
-from .link import Link, NoBroker
+from .framing import FAREWELL, Message, WireError
+from .link import REDIAL_S, Link, NoBroker
+from .peer import Connection
 from .post_mortem_adapter import PostMortemAdapter
 from .ray_process import is_async_actor, is_rays_own
 from .redaction import load_redact
@@ -76,10 +78,11 @@ class PostMortem:
         told |= {"exception": raising_line(error), "origins": origins(error), "node_address": _node_address()}
         told |= {"wait_s": self._settings.post_mortem_wait_s if may_hold else 0.0}
         answer: Message = {}
+        ask = self._link().insist if told["wait_s"] else self._link().request
         with contextlib.suppress(NoBroker):
             # Asked, not told: the broker answers when it has written down where every process stands.
-            answer = self._link().request("crash", told, timeout_s=max(_CRASH_S, told["wait_s"]))
-        self._obey(answer, error, facts | {"notes": [message]}, where)
+            answer = ask("crash", told, max(_CRASH_S, told["wait_s"]))
+        self._obey(answer, error, facts | {"notes": [message]}, told)
 
     def _record(self, error: BaseException, where: str) -> dict[str, Any]:
         redact = load_redact() if self._settings.redact else None
@@ -95,16 +98,18 @@ class PostMortem:
         say(f"crash file {path}: rldbg attach {shlex.quote(str(path))}")
         return path
 
-    def _obey(self, answer: Message, error: BaseException, facts: dict[str, Any], where: str) -> None:
+    def _obey(self, answer: Message, error: BaseException, facts: dict[str, Any], told: Message) -> None:
         limit_s = float(answer.get("hold_s") or 0.0)
-        if limit_s and where == "task" and is_async_actor():
+        if limit_s and told["where"] == "task" and is_async_actor():
             # All methods of the actor share this thread: another one waits, and they go on.
             facts["notes"].append("the actor's other methods continue; its caller already has the error")
-            hold = threading.Thread(target=self._hold, args=(error, facts, limit_s), name="rldbg-hold", daemon=True)
+            hold = threading.Thread(
+                target=self._hold, args=(error, facts, told, limit_s), name="rldbg-hold", daemon=True
+            )
             mark_as_ours(hold).start()
         elif limit_s:
             facts["notes"] += blocked_loop_note()
-            self._hold(error, facts, limit_s)
+            self._hold(error, facts, told, limit_s)
         elif answer.get("held"):
             self._wait_for_others(answer["held"])
         elif answer.get("reason"):
@@ -114,38 +119,69 @@ class PostMortem:
         """A driver that ends would take the workers with it at which somebody looks."""
         say(f"waiting while {', '.join(held)} is held; {self._to_end(held[0] if len(held) == 1 else 'all')}")
         with contextlib.suppress(NoBroker):
-            self._link().request("await_holds", {}, timeout_s=self._settings.post_mortem_wait_s)
+            # Named: a broker that takes the place of a killed one hears of them a moment later than of this process.
+            self._link().insist("await_holds", {"held": held}, timeout_s=self._settings.post_mortem_wait_s)
 
     def _to_end(self, who: str) -> str:
         return f"to end the wait: rldbg continue {shlex.quote(who)} --run {shlex.quote(str(self._settings.run))}"
 
-    def _hold(self, error: BaseException, facts: dict[str, Any], limit_s: float) -> None:
-        link, number = self._link(), self._new_stop()
-        facts |= {"stop": number, "thread": threading.current_thread().name, "reason": "exception"}
-        facts |= {"timeout_s": limit_s, "identity": self._identity()}
-        try:
-            answer = link.request("stopping", facts, timeout_s=limit_s)
-            session = self._new_session()
-            channel = link.dial_debug_channel(session, limit_s)
-        except NoBroker as problem:
-            link.tell("stop_failed", {"stop": number, "reason": str(problem)})
-            say(f"post-mortem is not available for this exception: {problem}")
-            return
-        link.tell("debug_ready", {"session": session, "stop": number})
-        adapter = PostMortemAdapter(error)
-        say(f"waiting up to {limit_s:.0f} s at the exception: Task paused, waiting for debugger to attach...")
-        say(f"{limit_s:.0f} s of {self._settings.post_mortem_wait_s:g} s are left for all exceptions of this run")
-        say(self._to_end(str(answer.get("who"))))
-        try:
-            while not adapter.ended:
+    def _hold(self, error: BaseException, facts: dict[str, Any], told: Message, limit_s: float) -> None:
+        """Until somebody lets the exception go, or the time is over; a broker that is killed is not the last."""
+        begin, adapter, lost_at = time.monotonic(), PostMortemAdapter(error), 0.0
+        facts |= {"stop": self._new_stop(), "thread": threading.current_thread().name, "reason": "exception"}
+        while not adapter.ended and (left_s := limit_s - (time.monotonic() - begin)) > 0:
+            facts |= {"timeout_s": limit_s, "elapsed_s": limit_s - left_s, "identity": self._identity()}
+            try:
+                if lost_at:
+                    self._link().insist("crash", told | {"held_again_s": left_s}, timeout_s=_CRASH_S)
+                channel = self._announced(facts, left_s, is_first=not lost_at)
+            except NoBroker as problem:
+                self._link().tell("stop_failed", {"stop": facts["stop"], "reason": str(problem)})
+                reason = lost_at and self._link().why_none(lost_at)
+                resumed = f"the broker was killed and {reason}: resumed from the exception"
+                say(resumed if reason else f"post-mortem is not available for this exception: {problem}")
+                return
+            try:
                 # Longer than the broker's limit: it does not let go while somebody is attached.
-                for message in adapter.handle(channel.receive(timeout_s=limit_s + self._settings.post_mortem_wait_s)):
-                    channel.send(message)
-        except (WireError, TimeoutError):
-            # The broker went away or nobody came: the exception goes its way.
-            pass
-        finally:
-            channel.close()
+                _answer_all(adapter, channel, left_s + self._settings.post_mortem_wait_s)
+            except TimeoutError:
+                return
+            except WireError:
+                lost_at = time.monotonic()
+            finally:
+                channel.close()
+
+    def _announced(self, facts: dict[str, Any], left_s: float, *, is_first: bool) -> Connection:
+        """A debug channel to the broker, which has been told that this process stands at its exception."""
+        link, lost_at = self._link(), 0.0
+        while True:
+            answer = link.insist("stopping", facts, timeout_s=left_s)
+            session = self._new_session()
+            try:
+                channel = link.dial_debug_channel(session, left_s)
+                break
+            except NoBroker:
+                lost_at = lost_at or time.monotonic()
+                if link.why_none(lost_at):
+                    raise
+                time.sleep(REDIAL_S)
+        link.tell("debug_ready", {"session": session, "stop": facts["stop"]})
+        if is_first:
+            say(f"waiting up to {left_s:.0f} s at the exception: Task paused, waiting for debugger to attach...")
+            say(f"{left_s:.0f} s of {self._settings.post_mortem_wait_s:g} s are left for all exceptions of this run")
+            say(self._to_end(str(answer.get("who"))))
+        return channel
+
+
+def _answer_all(adapter: PostMortemAdapter, channel: Connection, patience_s: float) -> None:
+    """Until the adapter has ended or the broker says farewell. Raises WireError when the broker is lost."""
+    while not adapter.ended:
+        message = channel.receive(timeout_s=patience_s)
+        if message == FAREWELL:
+            adapter.ended = True
+            return
+        for answer in adapter.handle(message):
+            channel.send(answer)
 
 
 def _is_worth_a_wait(error: BaseException, where: str) -> bool:

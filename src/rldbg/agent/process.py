@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -20,7 +21,7 @@ from .debugger import Debugger, NoDebugger
 from .framing import Message
 from .halt import call_here, can_be_called_here
 from .identity import describe_process
-from .link import SILENCE_S, Link, NoBroker
+from .link import REDIAL_S, SILENCE_S, Link, NoBroker
 from .post_mortem import PostMortem
 from .settings import Settings, has_breakpoints, say
 from .stacks import frame_facts, mark_as_ours, thread_stacks
@@ -43,7 +44,13 @@ class Agent:
         self._choice = BreakpointConditions()
         self._counting = threading.Lock()
         self._link = self._new_link()
-        self._debugger = Debugger(settings, dial=self._dial, ended=self._session_ended)
+        self._debugger = Debugger(
+            settings,
+            dial=self._dial,
+            redial=self._redial,
+            why_none=lambda lost_at: self._link.why_none(lost_at),
+            ended=self._session_ended,
+        )
         self._post_mortem = self._new_post_mortem()
 
     def start(self) -> None:
@@ -69,10 +76,10 @@ class Agent:
         sys.addaudithook(at_audit_event)
 
     def _await_breakpoints(self) -> None:
-        if not has_breakpoints(self.settings.run) or not self._link.wait_connected():
+        if not has_breakpoints(self.settings.run) or not (self._link.wait_connected() or self._link.wait_for_next()):
             return
         try:
-            reason = self._link.request("await_breakpoints", {}, timeout_s=_BREAKPOINTS_S).get("reason")
+            reason = self._link.insist("await_breakpoints", {}, timeout_s=_BREAKPOINTS_S).get("reason")
         except NoBroker as error:
             reason = str(error)
         if reason:
@@ -100,7 +107,7 @@ class Agent:
         if has_own_terminal():
             prompt_here(frame)
             return
-        if not self._link.wait_connected(SILENCE_S):
+        if not self._link.wait_connected(SILENCE_S) and not self._link.wait_for_next():
             say(f"breakpoint skipped: no broker is reachable ({self._link.refusal or self.settings.run}) at {where}")
             return
         number = self._new_stop()
@@ -113,16 +120,28 @@ class Agent:
             "identity": self.identity(),
         }
         try:
-            answer = self._link.request("stopping", facts, timeout_s=SILENCE_S)
-            with self._debugger.lock:
-                self._open_debugger(stop=number)
-                suspend = self._debugger.suspension(frame)
-            say(f"{answer.get('who')} stopped at {where}: Task paused, waiting for debugger to attach...")
+            who, suspend = self._announced_stop(frame, facts)
+            say(f"{who} stopped at {where}: Task paused, waiting for debugger to attach...")
             # Without the lock: the thread may stand inside this call, and somebody else must be able to let it go.
             suspend()
         except Exception as error:  # noqa: BLE001 - a stop that fails must not fail the program
             self._link.tell("stop_failed", {"stop": number, "reason": f"{type(error).__name__}: {error}"})
             say(f"cannot stop at {where}: {error}; continuing")
+
+    def _announced_stop(self, frame: FrameType, facts: Message) -> tuple[str, Callable[[], None]]:
+        """Who the broker says this is, and what stops the thread; a broker killed meanwhile is not the last."""
+        lost_at = 0.0
+        while True:
+            answer = self._link.insist("stopping", facts, timeout_s=SILENCE_S)
+            try:
+                with self._debugger.lock:
+                    self._open_debugger(stop=int(facts["stop"]))
+                    return str(answer.get("who")), self._debugger.suspension(frame, facts)
+            except NoBroker:
+                lost_at = lost_at or time.monotonic()
+                if self._link.why_none(lost_at):
+                    raise
+                time.sleep(REDIAL_S)
 
     def _new_stop(self) -> int:
         with self._counting:
@@ -144,6 +163,7 @@ class Agent:
             "debug": self._open_session,
             "close_debug": lambda: self._close_session(int(body["stops"])),
             "resolve": lambda: {"path": resolve_file(str(body["path"]))},
+            "farewell": lambda: self._link.farewell(),
             "call_main": lambda: {"called": call_here()},
             "interrupt": lambda: self._interrupt(showing_only=bool(body.get("showing_only"))),
             # Loaded only when somebody wants a profile.
@@ -199,6 +219,15 @@ class Agent:
 
     def _dial(self, session: int) -> Any:
         return self._link.dial_debug_channel(session)
+
+    def _redial(self, session: int, state: Message) -> Any:
+        """A channel to the next broker, which takes the session over; None while there is none."""
+        try:
+            channel = self._link.dial_debug_channel(session, taken_over=state)
+        except NoBroker:
+            return None
+        self._link.tell("debug_ready", {"session": session, "stop": None})
+        return channel
 
     def _new_link(self) -> Link:
         return Link(self.settings, about=self.identity, handle=self._handle)

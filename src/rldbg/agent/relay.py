@@ -1,7 +1,8 @@
 """Joins pydevd, which can only dial a host and port, to the debug channel that the agent opened to the broker.
 
 The loopback port exists for the moment in which pydevd connects to it. Whoever connects must show a secret that only
-this process knows, through pydevd's own authorisation message; a stranger is dropped.
+this process knows, through pydevd's own authorisation message; a stranger is dropped. When the broker is killed,
+pydevd does not notice: it keeps its connection, whoever stands stays where it is, and the next broker is dialled.
 """
 
 import contextlib
@@ -12,22 +13,43 @@ import threading
 import time
 from collections.abc import Callable
 
-from .framing import Decoder, WireError, encode, nonce, proves
+from .framing import FAREWELL, Decoder, Message, WireError, encode, framed, nonce, parse, proves
+from .link import REDIAL_S
 from .peer import Connection
 from .peer_owner import owner_of_peer
+from .settings import say
 from .stacks import mark_as_ours
+from .stop_state import StopState
+
+
+class _Over(Exception):
+    """The session has ended: the debuggee left, or the broker said farewell."""
 
 
 class Relay:
-    """Pumps bytes between the broker and pydevd until either side ends, then calls `ended` once."""
+    """Passes messages between the broker and pydevd until either says that it ends, then calls `ended` once.
+
+    `redial` gives a channel to the next broker, or None while there is none; `why_none` why none can be expected.
+    """
 
     def __init__(
-        self, channel: Connection, *, number: int, ended: Callable[[], None], timeout_s: float = 120.0
+        self,
+        channel: Connection,
+        *,
+        number: int,
+        ended: Callable[[], None],
+        redial: Callable[[Message], Connection | None],
+        why_none: Callable[[float], str],
+        timeout_s: float = 120.0,
     ) -> None:
         self.number = number
         self.secret = nonce()
         self._channel = channel
         self._ended = ended
+        self._redial = redial
+        self._why_none = why_none
+        self._is_closed = False
+        self.stops = StopState()
         self._timeout_s = timeout_s
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=4)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -37,6 +59,7 @@ class Relay:
         self._thread.start()
 
     def close(self) -> None:
+        self._is_closed = True
         self._channel.close()
         with contextlib.suppress(OSError):
             self._listener.close()
@@ -51,7 +74,7 @@ class Relay:
             debuggee, early = self._accept()
             with debuggee:
                 self._pump(debuggee, early)
-        except (OSError, WireError):
+        except (OSError, WireError, _Over):
             # Either side may vanish at any moment; what follows is the same.
             pass
         finally:
@@ -92,22 +115,84 @@ class Relay:
                     raise WireError("wrong debug token")
 
     def _pump(self, debuggee: socket.socket, early: bytes) -> None:
+        """Whole messages only: the next broker would begin in the middle of one."""
+        from_debuggee = Decoder()
+        for body in from_debuggee.bodies(early):
+            self._to_broker(body)
+        while True:
+            with contextlib.suppress(_BrokerLost):
+                self._join(debuggee, from_debuggee)
+            self._await_next_broker(debuggee, from_debuggee)
+
+    def _join(self, debuggee: socket.socket, from_debuggee: Decoder) -> None:
+        from_broker = Decoder()
+        for body in from_broker.bodies(self._channel.leftover()):
+            self._to_debuggee(debuggee, body)
         broker = self._channel.sock
-        if early:
-            broker.sendall(early)
-        if rest := self._channel.leftover():
-            debuggee.sendall(rest)
         poll = select.poll()
         poll.register(debuggee, select.POLLIN)
         poll.register(broker, select.POLLIN)
-        routes = {debuggee.fileno(): (debuggee, broker), broker.fileno(): (broker, debuggee)}
         while True:
             for descriptor, _ in poll.poll():
-                source, target = routes[descriptor]
-                data = source.recv(65536)
-                if source is debuggee:
-                    # pydevd sends header and body apart; without a prompt ACK each message waits 40 ms for the other.
-                    source.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_QUICKACK", 12), 1)
-                if not data:
-                    return
-                target.sendall(data)
+                if descriptor == debuggee.fileno():
+                    for body in from_debuggee.bodies(_received(debuggee)):
+                        self._to_broker(body)
+                else:
+                    for body in from_broker.bodies(_received_from_broker(broker)):
+                        self._to_debuggee(debuggee, body)
+
+    def _to_broker(self, body: bytes) -> None:
+        self.stops.said(parse(body))
+        try:
+            self._channel.sock.sendall(framed(body))
+        except OSError as error:
+            raise _BrokerLost from error
+
+    def _to_debuggee(self, debuggee: socket.socket, body: bytes) -> None:
+        message = parse(body)
+        if message == FAREWELL:
+            raise _Over
+        self.stops.asked(message)
+        debuggee.sendall(framed(body))
+
+    def _await_next_broker(self, debuggee: socket.socket, from_debuggee: Decoder) -> None:
+        """Until the session is taken over; the debuggee may stop meanwhile. Raises _Over when nobody will come."""
+        lost = time.monotonic()
+        self._channel.close()
+        poll = select.poll()
+        poll.register(debuggee, select.POLLIN)
+        while not self._is_closed:
+            if (channel := self._redial(self.stops.to_message())) is not None:
+                self._channel = channel
+                return
+            if reason := self._why_none(lost):
+                if self.stops.is_stopped:
+                    say(f"the broker was killed and {reason}: resumed")
+                break
+            if poll.poll(REDIAL_S * 1000):
+                for body in from_debuggee.bodies(_received(debuggee)):
+                    self.stops.said(parse(body))
+        raise _Over
+
+
+class _BrokerLost(Exception):
+    """The broker's connection ended without a farewell."""
+
+
+def _received(debuggee: socket.socket) -> bytes:
+    data = debuggee.recv(65536)
+    # pydevd sends header and body apart; without a prompt ACK each message waits 40 ms for the other.
+    debuggee.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_QUICKACK", 12), 1)
+    if not data:
+        raise _Over
+    return data
+
+
+def _received_from_broker(broker: socket.socket) -> bytes:
+    try:
+        data = broker.recv(65536)
+    except OSError as error:
+        raise _BrokerLost from error
+    if not data:
+        raise _BrokerLost
+    return data

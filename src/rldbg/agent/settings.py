@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+BROKER_WAIT_S = 60.0
+"""For how long a stop waits for the next broker when its own was killed; `rldbg run` starts one within two seconds."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -25,6 +28,7 @@ class Settings:
     collective_timeout_s: float = 0.0
     debugpy: str = ""
     pass_exceptions: tuple[str, ...] = ()
+    broker_wait_s: float = BROKER_WAIT_S
 
     @classmethod
     def from_environment(cls, values: Mapping[str, str] = os.environ) -> "Settings | None":
@@ -42,6 +46,7 @@ class Settings:
             collective_timeout_s=_seconds(values, "RLDBG_COLLECTIVE_TIMEOUT_S"),
             debugpy=values.get("RLDBG_DEBUGPY", ""),
             pass_exceptions=tuple(name for name in values.get("RLDBG_PASS_EXCEPTIONS", "").split(",") if name),
+            broker_wait_s=_seconds(values, "RLDBG_BROKER_WAIT_S", BROKER_WAIT_S),
         )
 
 
@@ -53,6 +58,7 @@ class BrokerAddress:
     port: int
     token: str
     node: str = ""
+    owner_pid: int = 0
 
     def is_out_of_reach(self, node: str) -> bool:
         """Whether only processes of another host can connect: the broker does not know yet that it is needed here."""
@@ -64,7 +70,8 @@ class BrokerAddress:
         try:
             data = json.loads((run / "broker.json").read_text(encoding="utf-8"))
             node = str(data.get("node") or "")
-            return cls(host=str(data["host"]), port=int(data["port"]), token=str(data["token"]), node=node)
+            owner_pid = int(data.get("owner_pid") or 0)
+            return cls(str(data["host"]), int(data["port"]), str(data["token"]), node, owner_pid)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -77,14 +84,14 @@ def has_breakpoints(run: Path) -> bool:
         return False
 
 
-def _seconds(values: Mapping[str, str], name: str) -> float:
+def _seconds(values: Mapping[str, str], name: str, default: float = 0.0) -> float:
     text = values.get(name, "").strip()
     try:
-        return float(text) if text else 0.0
+        return float(text) if text else default
     except ValueError:
         # A typo in a variable must not keep a training job from starting; the default is the safe side.
         say(f"{name}={text!r} is not a number of seconds and is ignored")
-        return 0.0
+        return default
 
 
 def say(text: str) -> None:

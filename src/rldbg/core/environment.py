@@ -27,6 +27,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("RLDBG_CACHE", "run", "folder for copies of remote recordings", "~/.cache/rldbg/remote"),
     Variable("RLDBG_CONFIG", "run", "the project file, instead of the nearest rldbg.toml"),
     Variable("RLDBG_PASS_EXCEPTIONS", "agent", "exceptions that never hold a process, comma separated"),
+    Variable("RLDBG_BROKER_WAIT_S", "agent", "seconds that a stopped process waits for a new broker", "60"),
     Variable("RLDBG_POST_MORTEM", "agent", "seconds to hold a crashed process for inspection"),
     Variable("RLDBG_RAY_BREAKPOINTS", "agent", "1 leaves breakpoint() in Ray processes to Ray's own debugger"),
     Variable("RLDBG_REDACT", "agent", "0 writes secrets into crash files unchanged", "1"),

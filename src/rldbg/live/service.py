@@ -75,7 +75,7 @@ async def _serve(options: ServiceOptions) -> None:
     loop.add_signal_handler(signal.SIGTERM, state.stopping.set)
     file = options.run / FILE
     port = servers[0].sockets[0].getsockname()[1]
-    write_whole(file, _published(_reachable(options.host), port, token), mode=0o600)
+    write_whole(file, _published(_reachable(options.host), port, token, options.owner_pid), mode=0o600)
 
     refused: set[str] = set()
 
@@ -91,7 +91,7 @@ async def _serve(options: ServiceOptions) -> None:
             refused.add(address)
             state.sessions.files.report(address, f"cannot listen at {address}:{port} ({error}): {lost}; {hint}")
             return
-        state.sessions.files.write(file, _published(address, port, token), lost, mode=0o600)
+        state.sessions.files.write(file, _published(address, port, token, options.owner_pid), lost, mode=0o600)
 
     async def widen_when_asked() -> None:
         while options.host.startswith("127.") and len(servers) == 1:
@@ -142,9 +142,9 @@ def _is_needed(broker: Broker) -> bool:
     return any(process.agent is not None or process.session is not None for process in broker.state.processes)
 
 
-def _published(host: str, port: int, token: str) -> str:
+def _published(host: str, port: int, token: str, owner_pid: int) -> str:
     who = {"schema_version": 1, "protocol": PROTOCOL, "pid": os.getpid(), "node": socket.gethostname()}
-    return json.dumps(who | {"host": host, "port": port, "token": token})
+    return json.dumps(who | {"host": host, "port": port, "token": token, "owner_pid": owner_pid})
 
 
 def _reachable(host: str) -> str:

@@ -48,6 +48,8 @@ class Stream:
         self._writer = writer
         self._decoder = Decoder(limit_bytes)
         self._ready: list[Message] = []
+        # The last word before this side closes the connection.
+        self.farewell: Message | None = None
 
     def trust(self) -> None:
         self._decoder.limit_bytes = PEER_LIMIT_BYTES
@@ -82,6 +84,8 @@ class Stream:
             await self._writer.drain()
 
     def close(self) -> None:
+        if self.farewell is not None:
+            self.send(self.farewell)
         self._writer.close()
 
 
@@ -157,6 +161,10 @@ class AsyncPeer:
                 return await waiting
         finally:
             self._waiting.pop(number, None)
+
+    def say_farewell(self) -> None:
+        """Nobody waits for an answer: this side is about to end."""
+        self._stream.send({"type": "request", "id": 0, "op": "farewell"})
 
     def tell(self, event: str, body: Message) -> None:
         self._stream.send({"type": "event", "event": event, "body": body})

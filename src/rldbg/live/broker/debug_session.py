@@ -50,6 +50,7 @@ _REQUEST_S = 30.0
 # An expression may take its time; the text of a value that is there should not.
 _SHOWING_S = 5.0
 _INTERRUPTS = 8
+_SEQ_LIMIT = 1 << 52
 # `ray.get` looks for signals once a second.
 _MAIN_S = 2.0
 
@@ -68,6 +69,8 @@ class Stop:
     notes: list[str] = field(default_factory=list)
     frame_id: int | None = None
     counted: bool = False
+    # Whether the broker before this one has seen it: its breakpoint has counted it.
+    is_taken_over: bool = False
     # The debug session in which an announced stop will come; None until its agent has said so.
     session: int | None = None
 
@@ -159,6 +162,15 @@ class DebugSession:
                 await attached
             finally:
                 attached.cancel()
+
+    def take_over(self, state: Message) -> None:
+        """Begins where a broker that was killed left this session; before anything is read from it."""
+        # Answers to that broker's requests may still come: ours are numbered from elsewhere on.
+        self._seq = time.time_ns() % _SEQ_LIMIT
+        for event in state.get("stopped") or []:
+            self._halted(event.get("body") or {}, is_taken_over=True)
+        self.is_stepping = state.get("pending") == "step"
+        self.is_pausing = state.get("pending") == "pause"
 
     async def set_exception_filters(self, filters: list[str]) -> None:
         """Stops at exceptions, but at raised ones only where they pass through the user's own code.
@@ -290,17 +302,7 @@ class DebugSession:
         if event == "initialized":
             self._initialized.set()
         elif event == "stopped":
-            self.is_stepping = self.is_pausing = False
-            self._went.set()
-            self._stopped_threads.add(int(body.get("threadId", 0)))
-            # At once: whoever releases sessions in the next moment must see that a thread stands here.
-            self._halt = stop = Stop(thread_id=int(body.get("threadId", 0)), reason=str(body.get("reason", "")))
-            if body.get("text"):
-                stop.notes.append(str(body["text"]))
-            # In a task of its own: the answers come through the loop that called us. Several threads may stop at once.
-            locating = asyncio.create_task(self._locate(stop))
-            self._locating.add(locating)
-            locating.add_done_callback(self._locating.discard)
+            self._halted(body)
         elif event == "continued":
             self._went.set()
             self._resumed()
@@ -310,6 +312,20 @@ class DebugSession:
             self._resumed()
         for listener in list(self.listeners):
             listener(message)
+
+    def _halted(self, body: Message, *, is_taken_over: bool = False) -> None:
+        self.is_stepping = self.is_pausing = False
+        self._went.set()
+        thread = int(body.get("threadId", 0))
+        self._stopped_threads.add(thread)
+        # At once: whoever releases sessions in the next moment must see that a thread stands here.
+        self._halt = stop = Stop(thread_id=thread, reason=str(body.get("reason", "")), is_taken_over=is_taken_over)
+        if body.get("text"):
+            stop.notes.append(str(body["text"]))
+        # In a task of its own: the answers come through the loop that called us. Several threads may stop at once.
+        locating = asyncio.create_task(self._locate(stop))
+        self._locating.add(locating)
+        locating.add_done_callback(self._locating.discard)
 
     async def _locate(self, stop: Stop) -> None:
         """Asks where the stop is, so that `rldbg ps` can say it without disturbing anybody."""

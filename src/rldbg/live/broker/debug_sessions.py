@@ -72,15 +72,18 @@ class DebugSessions:
         *,
         number: int = 0,
         prepare_stop: PrepareStop | None = None,
+        taken_over: Message | None = None,
         **attach: Any,
     ) -> None:
         """Attaches to a debuggee and keeps the session until it ends; `prepare_stop` runs at each stop, before any
-        client hears of it."""
+        client hears of it. `taken_over` is how a broker that was killed left the session."""
         session = DebugSession(stream, number=number, on_change=lambda: self._changed(process, session))
         session.prepare_stop = prepare_stop
         session.interrupt = lambda showing_only: _interrupt(process, showing_only=showing_only)
         session.on_output = lambda text: self._said(process, text)
         before = process.session
+        if taken_over:
+            session.take_over(taken_over)
         reading = asyncio.ensure_future(session.run())
         configured = 0
 
@@ -130,7 +133,7 @@ class DebugSessions:
             process.declared = None
         else:
             process.stop_count += 1
-        if self.breaks.note_stop(process):
+        if not stop.is_taken_over and self.breaks.note_stop(process):
             self.spawn(self.apply_breaks(process))
 
     async def apply_breaks(self, process: Process) -> None:

@@ -4,7 +4,9 @@ An exception that ends its process is held; of those in tasks and threads the fi
 line). All holds of a run together have one budget of wall-clock time.
 """
 
+import asyncio
 import time
+from collections.abc import Sequence
 
 from rldbg.agent import Message
 from rldbg.live.broker.processes import Process, ProcessTable
@@ -58,10 +60,24 @@ class ExceptionHolds:
             return {"reason": f"the first {kind} of this run was held"}
         self._kinds.add(kind)
         crash["held"] = True
+        self._hold(process)
+        return {"hold_s": left_s}
+
+    def _hold(self, process: Process) -> None:
         if not self._held:
             self._since = time.monotonic()
         self._held.add(process)
-        return {"hold_s": left_s}
+
+    async def take_over(self, process: Process) -> None:
+        """The hold of a broker that was killed goes on, with what is left of the time."""
+        crash = process.crash or {}
+        left_s, budget_s = float(crash["held_again_s"]), float(crash["wait_s"])
+        self._spent_s = max(self._spent_s, budget_s - left_s)
+        self._kinds.add(str(crash.get("exception")))
+        crash["held"] = True
+        crash["hold"] = f"held for up to {left_s:.0f} s; all exceptions of this run share {budget_s:g} s"
+        self._hold(process)
+        await self.follow(process)
 
     def run_is_to_end(self, signal: str) -> list[Process]:
         """Whom nobody has to wait for any more: those held, except where somebody looks."""
@@ -81,12 +97,21 @@ class ExceptionHolds:
         self._held.discard(process)
         process.touch()
 
-    async def ended(self) -> Message:
-        """When no process is held any more."""
+    async def ended(self, whose: Sequence[str] = ()) -> Message:
+        """When no process is held any more. Those of `whose` may be about to tell this broker that they are: they
+        were held by one that was killed."""
+        deadline = time.monotonic() + _ANNOUNCED_S
+        while not self._held and self._may_come(whose) and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
         while self._held:
             process = next(iter(self._held))
             await process.wait_until(lambda process=process: process not in self._held, None)  # type: ignore[misc]
         return {}
+
+    def _may_come(self, whose: Sequence[str]) -> bool:
+        """Whether one of them is not here yet, or is here and has not said how it stands; never for our own holds."""
+        known = {each.who: each for each in self._processes}
+        return any(who not in known or (known[who].is_alive and known[who].crash is None) for who in whose)
 
     def _is_handed_on(self, crash: Message) -> bool:
         """Whether Ray brought the error from a process in which it was held: that was its stop."""

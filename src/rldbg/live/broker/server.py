@@ -1,7 +1,8 @@
 """The broker of a run: agents dial in and are remembered, debug sessions are held, clients come and go.
 
 Invariants: no message is taken from anybody who has not proved the run's token; no client, agent or debuggee can end
-the broker or another's session by dying, lying or sending garbage; a process is stopped only while its session lives.
+the broker or another's session by dying, lying or sending garbage; a process is stopped only while its session lives,
+and a session outlives a broker that is killed: its agent hands it to the next one.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent import STRANGER_LIMIT_BYTES, Message, WireError
+from rldbg.agent import FAREWELL, STRANGER_LIMIT_BYTES, Message, WireError
 from rldbg.core import UnreachableError, UsageError
 from rldbg.live.broker.async_peer import HANDSHAKE_S, AsyncPeer, Stream, greet
 from rldbg.live.broker.client_handler import ClientHandler
@@ -73,7 +74,7 @@ class Broker:
             if op == "crash":
                 return await self._crashed(process, body)
             if op == "await_holds":
-                return await self.state.holds.ended()
+                return await self.state.holds.ended(body.get("held") or [])
             if op == "await_breakpoints":
                 await asyncio.wait({setting})
                 return {"reason": process.failure if process.session is None else ""}
@@ -119,6 +120,9 @@ class Broker:
         """The first crash of a run: before the process may end, and others because of it, all stacks are kept."""
         process.crash = body
         process.touch()
+        if body.get("held_again_s"):
+            self.state.sessions.spawn(self.state.holds.take_over(process))
+            return {}
         if self._keeping_stacks is None:
             # Finished even when the process that crashed does not wait for it.
             keeping = keep_stacks(self.state.processes, self.state.run, self.state.sessions.files)
@@ -132,9 +136,11 @@ class Broker:
     async def _stopping(self, process: Process, body: Message) -> Message:
         """An agent is about to halt its process: first make everybody patient, then let it."""
         self.state.learn(process, dict(body.get("identity") or process.facts))
+        # A broker that takes a session over is told again what the one before it knew.
+        process.stop_count += int(body.get("stop") or 0) != process.stops_seen
         process.stops_seen = int(body.get("stop") or 0)
         process.failure = ""
-        process.stop_count += 1
+        elapsed_s = float(body.get("elapsed_s") or 0.0)
         notes = [str(note) for note in body.get("notes") or []] + await self._hold_others(process)
         process.declared = Stop(
             file=str(body.get("file") or ""),
@@ -143,10 +149,12 @@ class Broker:
             thread=str(body.get("thread") or ""),
             reason=str(body.get("reason") or "breakpoint"),
             notes=notes,
+            since=time.time() - elapsed_s,
         )
         process.touch()
         if body.get("timeout_s"):
-            self.state.sessions.spawn(self._continue_after(process, process.stops_seen, float(body["timeout_s"])))
+            left_s = max(float(body["timeout_s"]) - elapsed_s, 0.0)
+            self.state.sessions.spawn(self._continue_after(process, process.stops_seen, left_s))
         return {"who": process.who, "notes": notes}
 
     async def _hold_others(self, stopping: Process) -> list[str]:
@@ -176,10 +184,18 @@ class Broker:
             stream.close()
             return
         stream.send({"type": "welcome", "about": {"who": process.who}})
+        stream.farewell = FAREWELL
+        number = int(about.get("session") or 0)
+        if announced := (about.get("taken_over") or {}).get("announced"):
+            await self._stopping(process, announced)
+            assert process.declared is not None
+            process.declared.session = number
         # Stepping never enters the agent's own code, except for the file in which a thread may be standing.
         folder = str(about.get("agent_folder") or "")
         rules = [{"path": folder, "include": False}, {"path": f"{folder}/halt.py", "include": True}] if folder else []
-        await self.state.sessions.hold(process, stream, number=int(about.get("session") or 0), rules=rules)
+        await self.state.sessions.hold(
+            process, stream, number=number, taken_over=about.get("taken_over") or {}, rules=rules
+        )
 
     async def _serve_client(self, stream: Stream, about: Message) -> None:
         handler = ClientHandler(self.state, str(about.get("name") or "client"))

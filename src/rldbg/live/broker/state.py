@@ -89,8 +89,10 @@ class BrokerState:
             await asyncio.gather(*(self.sessions.apply_breaks(process) for process in waiting))
 
     def farewell(self) -> None:
-        """Closes all connections: agents and debuggees see that and resume."""
+        """Closes all connections after a last word: agents and debuggees resume, and wait for no other broker."""
         for process in self.processes:
+            if process.agent is not None:
+                process.agent.say_farewell()
             if process.session is not None:
                 process.session.close()
             if process.agent is not None:

@@ -1,0 +1,68 @@
+"""What the next broker must know of a debug session whose broker was killed: who stands, and what is still to stop.
+
+The relay shows every message here as it passes. Messages of a killed broker may be lost on their way, the debuggee's
+state is not: it is what its events say.
+"""
+
+import time
+from typing import Any
+
+from .framing import Message
+
+_STEPS = frozenset({"next", "stepIn", "stepOut", "goto"})
+
+
+class StopState:
+    """The stops of one debug session, and the stop that the agent announced and that has not been left since."""
+
+    def __init__(self) -> None:
+        self._stopped: dict[int, Message] = {}
+        # A step or a pause that was asked for and has not ended in a stop.
+        self._pending = ""
+        # What a resume may have to take back: the debuggee can refuse it.
+        self._before: tuple[int, dict[int, Message], tuple[Message, float] | None] | None = None
+        self._announced: tuple[Message, float] | None = None
+
+    def announce(self, facts: Message) -> None:
+        """A stop of the agent's own is on its way into this session."""
+        self._announced = (facts, time.monotonic())
+
+    def asked(self, message: Message) -> None:
+        """A request on its way to the debuggee."""
+        command = message.get("command")
+        if command == "continue" or command in _STEPS:
+            self._before = (int(message.get("seq") or 0), self._stopped, self._announced)
+            self._stopped, self._announced = {}, None
+            self._pending = "step" if command in _STEPS else ""
+        elif command == "pause":
+            self._pending = "pause"
+
+    def said(self, message: Message) -> None:
+        """An answer or an event of the debuggee."""
+        body = message.get("body") or {}
+        if message.get("type") == "response":
+            self._answered(message)
+        elif message.get("event") == "stopped":
+            self._stopped[int(body.get("threadId") or 0)] = message
+            self._pending = ""
+        elif message.get("event") == "continued":
+            self._stopped.clear()
+
+    def _answered(self, message: Message) -> None:
+        if self._before is None or message.get("request_seq") != self._before[0]:
+            return
+        if not message.get("success"):
+            self._stopped, self._pending = self._before[1] | self._stopped, ""
+            self._announced = self._announced or self._before[2]
+        self._before = None
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self._stopped)
+
+    def to_message(self) -> Message:
+        state: dict[str, Any] = {"stopped": list(self._stopped.values()), "pending": self._pending}
+        if self._announced is not None:
+            facts, since = self._announced
+            state["announced"] = facts | {"elapsed_s": time.monotonic() - since}
+        return state
