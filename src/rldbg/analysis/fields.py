@@ -183,7 +183,10 @@ def _tensor_place(block: Block, a: Any, b: Any, flat: int | None) -> Place | Non
 
 
 def _name(block: Block) -> str:
-    return str(block.a.fields.get("param_name", ""))
+    """The parameter, or the call with its module, that a record is about; a user's kind may have neither as text."""
+    fields = block.a.fields
+    names = [fields.get("param_name")] if "param_name" in fields else [fields.get("name"), fields.get("module")]
+    return " in ".join(name for name in names if isinstance(name, str) and name)
 
 
 def _shape_clash(block: Block, tolerance: Tolerance, a: list[int], b: list[int]) -> FieldDifference:
@@ -252,7 +255,7 @@ def _leaf_place(block: Block, path: str, a: Any, b: Any) -> Place:
         if position < len(block.rows_a):
             row, sample = int(block.rows_a[position]), block.sample_of(position)
             path = path[path.index("]") + 1 :].lstrip(".")
-    return Place(key.rank, key.micro, row, sample, None, None, _shown(a), _shown(b), path)
+    return Place(key.rank, key.micro, row, sample, None, None, _shown(a), _shown(b), path or _name(block))
 
 
 def _shown(value: Any) -> Any:

@@ -45,6 +45,7 @@ def test_the_first_operator_with_another_hash_is_named(tmp_path):
     number = found.first_difference.place.micro
     changed = next(record for record in a.records("operator_call") if record.key.micro == number)
     assert "leaky_relu" in changed.fields["name"]
+    assert found.first_difference.place.name == f"{changed.fields['name']} in Sequential.1"
 
 
 def test_text_without_operators_is_told(tmp_path):
