@@ -66,6 +66,13 @@ WORDS = {
     "killed_pool_worker": ["`pool`", "all 2 workers of the pool are idle", "the one that had this work has ended"],
     "process_event": ["event `loaded` to be set", "process engine (pid", "has ended (exit code 3)"],
     "named_pipe": ["for a process to open the other end of ", "weights.fifo"],
+    "silent_pipe": [
+        "data from the named pipe",
+        "silent_pipe_of_weights",
+        "is at the other end, but sleeps",
+        "(upload)",
+    ],
+    "loop_waits_for_its_task": ["queue `results`", "task producer should put", "its event loop", "(deadlock)"],
     "loop_in_itself": ["future `scored` to be completed", "its thread runs an event loop"],
     "hung_server": ["for data from 127.0.0.1:", "thread request", "is at the other end, but sleeps", "(answer)"],
     "forked_with_lock": ["lock `lock`", "thread log-writer of wait_scenes", "held it when this process was forked"],

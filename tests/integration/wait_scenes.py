@@ -646,6 +646,40 @@ def forked_with_lock():
     worker.join()
 
 
+def silent_pipe():
+    """A named pipe whose writer does something else."""
+    path = FOLDER / "silent_pipe_of_weights"
+    os.mkfifo(path)
+
+    def upload():
+        with open(path, "wb"):
+            time.sleep(3600)
+
+    worker = multiprocessing.get_context("fork").Process(target=upload, name="uploader")
+    worker.start()
+    with open(path, "rb") as pipe:
+        ready()
+        pipe.read()
+
+
+def loop_waits_for_its_task():
+    """A call that blocks, in the event loop whose task would end it."""
+    results = queue.Queue()
+
+    async def produce():
+        await asyncio.sleep(0.1)
+        results.put(1)
+
+    async def train():
+        producing = asyncio.create_task(produce(), name="producer")
+        await asyncio.sleep(0)
+        ready()
+        results.get()
+        await producing
+
+    asyncio.run(train())
+
+
 def retries():
     """A server that always says that it is busy."""
 

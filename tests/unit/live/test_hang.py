@@ -42,6 +42,7 @@ def test_the_rank_that_never_came_is_named_with_its_place():
     [
         (_elsewhere(3, 4, "train.py:7", "stopped"), "stopped by the debugger at train.py:7"),
         (_elsewhere(3, 4, "train.py:7", "crashed"), "has crashed at train.py:7"),
+        (_elsewhere(3, 4, "train.py:7", "suspended"), "is suspended by a signal (SIGSTOP) at train.py:7"),
         (_elsewhere(3, 4, "", "lost"), "has ended"),
         (None, "rank 3 was not found"),
     ],

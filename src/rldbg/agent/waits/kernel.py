@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import socket
+import stat
 import struct
 from pathlib import Path
 from typing import Any
@@ -123,8 +124,10 @@ def file_facts(pid: int, descriptor: int) -> Facts:
     except OSError:
         return {"descriptor": descriptor, "kind": "unknown"}
     facts: Facts = {"descriptor": descriptor, "path": target}
-    if target.startswith("pipe:") or "fifo" in target:
-        return facts | {"kind": "pipe", "inode": target.removeprefix("pipe:[").rstrip("]")}
+    if target.startswith("pipe:"):
+        return facts | {"kind": "pipe", "inode": target[6:-1]}
+    if _is_named_pipe(pid, descriptor):
+        return facts | {"kind": "pipe", "inode": target}
     if target.startswith("socket:["):
         return facts | {"kind": "socket", "inode": target[8:-1]} | _socket_facts(pid, target[8:-1])
     if target.startswith("anon_inode:"):
@@ -132,6 +135,14 @@ def file_facts(pid: int, descriptor: int) -> Facts:
     if target.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
         return facts | {"kind": "terminal"}
     return facts | {"kind": "file"}
+
+
+def _is_named_pipe(pid: int, descriptor: int) -> bool:
+    """Its ends are known by its path, where others are known by a number."""
+    try:
+        return stat.S_ISFIFO(Path(f"/proc/{pid}/fd/{descriptor}").stat().st_mode)
+    except OSError:
+        return False
 
 
 def _socket_facts(pid: int, inode: str) -> Facts:
@@ -249,7 +260,7 @@ def environment_of(pid: int) -> dict[str, str]:
 def ends_of(inode: str, everyone: dict[int, Facts]) -> list[Facts]:
     """Who holds a pipe or socket open: process, descriptor, and whether it can read or write there."""
     found = []
-    wanted = (f"pipe:[{inode}]", f"socket:[{inode}]")
+    wanted = (f"pipe:[{inode}]", f"socket:[{inode}]", inode)
     for pid in everyone:
         try:
             descriptors = [each.name for each in Path(f"/proc/{pid}/fd").iterdir()]

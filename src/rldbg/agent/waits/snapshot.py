@@ -105,6 +105,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         ],
         "children": children_of(view.pid),
         "raised": last_exception(modules),
+        "forked": forked,
         "distributed": ranks,
     }
 

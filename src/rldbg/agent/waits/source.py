@@ -107,11 +107,24 @@ class Sources:
             yield value, ""
             yield from ((inner, "") for inner in value.attributes().values())
         function = self.function(frame)
-        for node in _run_nodes(function) if isinstance(function, _FUNCTIONS) else ():
+        for node in _run_nodes(function) if isinstance(function, _FUNCTIONS) else self._ahead(frame):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 used = resolve(node.func.value, frame)
                 if used is not None:
                     yield used, node.func.attr
+
+    def _ahead(self, frame: Frame) -> Iterator[ast.AST]:
+        """What a module still runs itself: the lines behind this one, and those of the loops around it."""
+        tree = self.tree(frame.file) if frame.function == "<module>" else None
+        loops = (
+            [node for node in self._on_line(frame) if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
+            if tree is not None
+            else []
+        )
+        for node in _own_nodes(tree) if tree is not None else ():
+            line = getattr(node, "lineno", 0)
+            if line > frame.line or any(_spans(loop, line) for loop in loops):
+                yield node
 
     def keys_set(self, frame: Frame) -> list[str]:
         """Keys of torch.distributed stores that the frame's function sets."""

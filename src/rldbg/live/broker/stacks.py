@@ -17,7 +17,7 @@ from rldbg.live.broker.processes import Process, ProcessTable
 _PATIENCE_S = 3.0
 # Finding out what everything waits for takes longer, above all where many are asked at once.
 _WAITS_S = 8.0
-_SEEN = ("threads", "tasks", "ended", "children", "raised", "suspended", "distributed")
+_SEEN = ("threads", "tasks", "ended", "children", "raised", "suspended", "distributed", "forked")
 _PY_SPY_S = 15.0
 
 

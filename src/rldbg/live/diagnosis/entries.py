@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rldbg.live.diagnosis.wait_graph import Facts, Id, Node
+from rldbg.live.diagnosis.wait_graph import RESTING, Facts, Id, Node
 
 
 def process_id(stack: Facts) -> Id:
@@ -37,6 +37,12 @@ def busy_loops(stack: Facts) -> list[Id]:
     """Threads that run an event loop and do something else in it: its tasks cannot continue meanwhile."""
     threads = [t for t in stack.get("threads") or [] if t.get("loops") and t["wait"]["kind"] != "event_loop"]
     return [(*process_id(stack), thread_key(thread)) for thread in threads]
+
+
+def blocked_loops(stack: Facts) -> list[Id]:
+    """Those of them that wait in a call that blocks."""
+    waits = {(*process_id(stack), thread_key(t)): t["wait"]["kind"] for t in stack.get("threads") or [] if "wait" in t}
+    return [each for each in busy_loops(stack) if waits[each] not in RESTING]
 
 
 def front_of(pid: int, host: Any, known: Mapping[Id, Node]) -> Any:

@@ -145,6 +145,8 @@ def _whereabouts(rank: int, views: Mapping[int, RankView]) -> str:
         return f"rank {rank} raised {view.raised}" + (f" at {view.place}" if view.place else "") + held
     if view.state == "stopped":
         return f"rank {rank} is stopped by the debugger at {view.place}"
+    if view.state == "suspended":
+        return f"rank {rank} is suspended by a signal (SIGSTOP) at {view.place}"
     if view.state in ("exited", "crashed", "lost"):
         return f"rank {rank} has {'crashed' if view.state == 'crashed' else 'ended'}" + (
             f" at {view.place}" if view.place else ""
@@ -162,6 +164,8 @@ def _absent_fix(view: RankView | None) -> str:
         return "find out why it ended: its crash file, or `rldbg doctor` on its log"
     if view.state == "stopped":
         return f"resume it: rldbg continue {view.who}"
+    if view.state == "suspended":
+        return "resume it: kill -CONT PID on its host (`rldbg ps` shows both)"
     return f"inspect it: rldbg attach {view.who}"
 
 

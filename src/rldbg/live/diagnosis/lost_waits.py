@@ -49,6 +49,8 @@ def _lost(entry: Facts, wait: Facts, stack: Facts) -> str:
     gone = _gone(ended, stack)
     if kind == "lock" or (kind == "semaphore" and _releases_itself(entry, wait)):
         holders = "no thread is seen holding it: it was acquired and never released"
+        if stack.get("forked"):
+            holders += ", here or by a thread of the parent when this process was forked"
         return f"{holders}; {gone}" if gone else holders
     if kind == "data_loader":
         dead = [worker for worker in wait.get("workers") or [] if worker["ended"]]

@@ -137,7 +137,7 @@ def _view(stack: Message) -> RankView:
     place = f"{frame['file'].rpartition('/')[2]}:{frame['line']} ({frame['function']})" if frame else ""
     if not place and stack.get("file"):
         place = f"{str(stack['file']).rpartition('/')[2]}:{stack['line']}"
-    state = "lost" if stack.get("lost") else str(stack["state"])
+    state = "lost" if stack.get("lost") else "suspended" if stack.get("suspended") else str(stack["state"])
     call = thread.get("collective") if not raised else None
     pending = (_pending(stack, call),) if call else ()
     entered = {str(group["name"]): int(group["sequence"] or 0) for group in stack.get("groups") or []}

@@ -5,6 +5,7 @@ from typing import Any
 
 from rldbg.live.diagnosis.entries import (
     all_entries,
+    blocked_loops,
     busy_loops,
     children_of,
     entry_id,
@@ -91,7 +92,8 @@ def _stranger(host: Any, facts: Facts) -> Node:
     activity = f"has ended ({exit_text(str(facts.get('exit')))})" if ended else state.get(facts["state"], "is waiting")
     label = f"process {facts['pid']} ({str(facts['command'])[:60]})"
     wait = facts.get("wait") or {}
-    return Node((host, facts["pid"], "process"), label, wait=wait, activity=activity, gone=ended)
+    gone = ended or facts["state"] == "stopped"
+    return Node((host, facts["pid"], "process"), label, wait=wait, activity=activity, gone=gone)
 
 
 def _label(thread: Facts, who: str, *, alone: bool, single: bool) -> str:
@@ -135,6 +137,8 @@ def _node(identity: Id, label: str, entry: Facts, stack: Facts) -> Node:
     activity = _ACTIVITIES.get(str(wait.get("kind")), "")
     if wait.get("kind") == "sleep" and "task" in entry:
         activity = "sleeps (asyncio.sleep)"
+        # However long it sleeps: nothing wakes it while the thread of its event loop is blocked.
+        wait = {"kind": "turn"} if blocked_loops(stack) else wait
     if wait.get("polls"):
         ended = ended_children(stack)
         looks = "looks again and again" if wait["kind"] == "computing" else "sleeps and looks again"
@@ -169,6 +173,8 @@ def _entries(stack: Facts, known: Mapping[Id, Node]) -> Iterator[tuple[Facts, No
 
 def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stacks: Sequence[Facts]) -> list[Edge]:
     base, kind = process_id(stack), wait["kind"]
+    if node.kind == "turn":
+        return [Edge(each, "runs it") for each in blocked_loops(stack)]
     if wait.get("completed"):
         # Whoever runs its event loop and does something else keeps it from going on.
         return [Edge(each, "runs its event loop") for each in busy_loops(stack)]

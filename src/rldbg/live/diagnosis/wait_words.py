@@ -60,6 +60,12 @@ def _socket(wait: Any, _name: str) -> str:
     return f"data from {peer or 'a local socket'}{closed}"
 
 
+def _pipe(wait: Any, _name: str) -> str:
+    path = str((wait.get("file") or {}).get("path") or "")
+    pipe = f"the named pipe {path}" if path.startswith("/") else "a pipe"
+    return f"room in {pipe}" if wait.get("call") == "write" else f"data from {pipe}"
+
+
 def _child(wait: Any, name: str) -> str:
     child, pid = wait.get("child") or {}, wait.get("pid")
     what = f"process {pid}" if pid else "a child process"
@@ -133,8 +139,9 @@ _THINGS = {
         f"data on any of {wait['count']} files or connections" if wait["count"] > 1 else "an event"
     ),
     "task": lambda wait, name: wait.get("text") or (f"task `{name}`" if name else "another task"),
+    "turn": lambda wait, name: "its event loop, which a call blocks",
     "child": _child,
-    "pipe": lambda wait, name: "data from a pipe" if wait.get("call") != "write" else "room in a pipe",
+    "pipe": _pipe,
     "fifo": lambda wait, name: f"a process to open the other end of {wait.get('path') or 'a named pipe'}",
     "stream": lambda wait, name: f"data from {wait.get('peer') or 'a stream'}",
     "socket": _socket,
