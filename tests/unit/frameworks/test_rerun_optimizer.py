@@ -1,9 +1,13 @@
-"""An optimizer's state is recorded on request, and given back to another one."""
+"""What a recorded step needs to run again: an optimizer's state, recorded on request, and no engine."""
+
+import sys
+from types import ModuleType
 
 import pytest
 
 from rldbg import Recorder
 from rldbg.frameworks.rerun import load_learning_rate, load_optimizer, parameters_after
+from rldbg.frameworks.trl.rerun import without_engine
 from rldbg.recording import open as open_recording
 
 torch = pytest.importorskip("torch")
@@ -51,3 +55,14 @@ def test_nobody_pays_for_it_who_did_not_ask(tmp_path):
     with Recorder(tmp_path, parameter_patterns=(".",)) as recorder:
         recorder.record_optimizer(0, model, optimizer)
     assert list(open_recording(tmp_path).records("optimizer_state")) == []
+
+
+def test_a_trainer_that_runs_again_asks_no_engine(monkeypatch):
+    module = ModuleType("some.trainer")
+    module.VLLMGeneration = lambda *_, **__: pytest.fail("it would wait for its server")
+    monkeypatch.setitem(sys.modules, "some.trainer", module)
+    own = type("Own", (type("Trainer", (), {"__module__": "some.trainer"}),), {"__module__": __name__})
+    without_engine(own())
+    engine = module.VLLMGeneration(mode="server")
+    assert engine.vllm_client.get_server_info()["model_config"]["logprobs_mode"] == "processed_logprobs"
+    assert engine.sync_weights() is None

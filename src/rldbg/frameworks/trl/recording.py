@@ -14,7 +14,7 @@ from rldbg.frameworks.rerun import stop_in
 from rldbg.frameworks.trl.generations import ROW, TrainerGenerations
 from rldbg.frameworks.trl.loss_facts import loss_facts, loss_form, loss_terms
 from rldbg.frameworks.trl.places import TrainerPlace, first_update, frame_of, place_of
-from rldbg.frameworks.trl.rerun import prepare
+from rldbg.frameworks.trl.rerun import prepare, without_engine
 from rldbg.frameworks.trl.sequences import joined, samples_by_content
 
 Call = Generator[None, Any, Any]
@@ -30,6 +30,8 @@ class TrlRecording(TrainerGenerations):
 
     def created(self, trainer: Any, *_: Any, **__: Any) -> Call:
         """`rldbg rerun`: the trainer is given a recorded step."""
+        if self._rerun is not None:
+            without_engine(trainer)
         yield
         if self._rerun is not None:
             prepare(trainer, self._rerun)

@@ -3,6 +3,7 @@
 A step that cannot be run as it was recorded ends the process: nothing is made up.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,26 @@ from rldbg.frameworks.trl.places import first_update
 from rldbg.frameworks.trl.sequences import distinct
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
+
+
+class _NoEngine:
+    """In the place of TRL's vLLM engine: responses are recorded, so that none is asked or sent weights."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.vllm_client = self
+
+    def get_server_info(self) -> dict[str, Any]:
+        return {"model_config": {"logprobs_mode": "processed_logprobs"}}
+
+    def sync_weights(self) -> None: ...
+
+
+def without_engine(trainer: Any) -> None:
+    """Before the trainer is made: it would wait for its server, which is long gone, or load the model a second time."""
+    for kind in type(trainer).__mro__:
+        module = sys.modules[kind.__module__]
+        if hasattr(module, "VLLMGeneration"):
+            module.VLLMGeneration = _NoEngine  # type: ignore[attr-defined]
 
 
 def prepare(trainer: Any, rerun: RerunRequest) -> None:
