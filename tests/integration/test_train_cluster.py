@@ -13,7 +13,7 @@ from rldbg.analysis import check
 from rldbg.core import PrerequisiteError, Run
 from rldbg.trainer import Reporting, parse_recipe, train
 from rldbg.trainer.cluster import Cluster, WorkerLostError
-from rldbg.trainer.rerun import Verdict, rerun
+from rldbg.trainer.rerun import StageVerdict, rerun
 from rldbg.trainer.settings import ClusterSettings
 
 pytestmark = pytest.mark.timeout(900)
@@ -114,7 +114,7 @@ def test_two_ranks_replay_and_rerun_bit_for_bit(undisturbed, trained):
     assert_same(undisturbed, replayed)
     for rank in (None, 0, 1):
         report = rerun(replayed, 1, rank=rank)
-        assert {stage.verdict for stage in report.stages} == {Verdict.EXACT}, report.to_dict()
+        assert {stage.verdict for stage in report.stages} == {StageVerdict.EXACT}, report.to_dict()
 
 
 def test_a_run_repeats_itself_bit_for_bit_though_workers_are_killed_and_replaced(undisturbed, trained, cluster):

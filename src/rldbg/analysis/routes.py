@@ -9,7 +9,7 @@ import numpy as np
 from rldbg.analysis.side import Side
 from rldbg.core import SampleId
 
-Rows = dict[SampleId, tuple[np.ndarray, np.ndarray]]
+ExpertRows = dict[SampleId, tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ def expert_load(side: Side, step: int) -> np.ndarray | None:
     return np.stack([np.bincount(layer.ravel(), minlength=count) / len(layer) for layer in every.transpose(1, 0, 2)])
 
 
-def _rows(side: Side, kind: str, step: int) -> Rows:
+def _rows(side: Side, kind: str, step: int) -> ExpertRows:
     """Of passes before any update of the step: later ones route by other weights."""
-    found: Rows = {}
+    found: ExpertRows = {}
     for record in side.not_compared(kind, step):
         if (record.key.epoch, record.key.mini_batch) == (0, 0):
             experts, weights = record.array("experts"), record.array("expert_weights")

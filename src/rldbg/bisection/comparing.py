@@ -14,7 +14,7 @@ from rldbg.bisection.module_outputs import Capture, ModuleOutput
 _MARGIN = 8.0
 _SMALLEST = 1e-7
 Pair = tuple[ModuleOutput, ModuleOutput, str]
-Found = dict[int, tuple[ModuleOutput, str]]
+FoundOutputs = dict[int, tuple[ModuleOutput, str]]
 _SIMILAR = 0.6
 
 
@@ -121,7 +121,7 @@ def aligned(a: list[ModuleOutput], b: list[ModuleOutput]) -> list[Pair]:
     waiting: dict[str, list[ModuleOutput]] = {}
     for item in b:
         waiting.setdefault(item.name, []).append(item)
-    pairs: Found = {}
+    pairs: FoundOutputs = {}
     for place, item in enumerate(a):
         if waiting.get(item.name):
             pairs[place] = (waiting[item.name].pop(0), "name")
@@ -138,9 +138,9 @@ def aligned(a: list[ModuleOutput], b: list[ModuleOutput]) -> list[Pair]:
     return [(a[place], *pairs[place]) for place in sorted(pairs)]
 
 
-def _by_order(places: list[int], a: list[ModuleOutput], left: list[ModuleOutput]) -> Found:
+def _by_order(places: list[int], a: list[ModuleOutput], left: list[ModuleOutput]) -> FoundOutputs:
     """What is left, where both sides have equally many outputs of a size."""
-    found: Found = {}
+    found: FoundOutputs = {}
     for size in {_size(a[place]) for place in places}:
         mine = [place for place in places if _size(a[place]) == size]
         theirs = [item for item in left if _size(item) == size]

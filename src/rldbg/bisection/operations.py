@@ -12,7 +12,7 @@ from typing import Any
 from rldbg.bisection.module_outputs import first_tensor
 
 _SAME = 1e-6
-Operation = tuple[str, float]
+TracedOperation = tuple[str, float]
 
 
 def first_operation(a: Any, b: Any, name_a: str, name_b: str, inputs: dict[str, Any]) -> str | None:
@@ -29,11 +29,11 @@ def first_operation(a: Any, b: Any, name_a: str, name_b: str, inputs: dict[str, 
     return None
 
 
-def operations_inside(model: Any, name: str, inputs: dict[str, Any]) -> list[Operation]:
+def operations_inside(model: Any, name: str, inputs: dict[str, Any]) -> list[TracedOperation]:
     """Name and hash of each operation of a module that gives a tensor, in order."""
     import torch
 
-    found: list[Operation] = []
+    found: list[TracedOperation] = []
     inside = ExitStack()
 
     def enter(*_: Any) -> None:
@@ -48,7 +48,7 @@ def operations_inside(model: Any, name: str, inputs: dict[str, Any]) -> list[Ope
     return found
 
 
-def _logging(found: list[Operation]) -> Any:
+def _logging(found: list[TracedOperation]) -> Any:
     try:
         from torch.utils._debug_mode import DebugMode
     except ImportError:
@@ -60,12 +60,12 @@ def _logging(found: list[Operation]) -> Any:
     return stack
 
 
-def _hashes(logs: Any) -> list[Operation]:
+def _hashes(logs: Any) -> list[TracedOperation]:
     known = [(entry, (getattr(entry, "log", None) or {}).get("hash")) for entry in logs if hasattr(entry, "op")]
     return [(str(entry.op), float(value)) for entry, value in known if isinstance(value, int | float)]
 
 
-def _hashing(found: list[Operation]) -> Any:
+def _hashing(found: list[TracedOperation]) -> Any:
     """What DebugMode does, for a torch without it."""
     from torch.utils._python_dispatch import TorchDispatchMode
 

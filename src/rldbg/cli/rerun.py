@@ -121,11 +121,11 @@ def command(
             "leave it out: a step of rldbg's own trainer has its model in the capsule",
         )
     from rldbg.reports.rerun import conclusion, to_terminal
-    from rldbg.trainer.rerun import Verdict, rerun
+    from rldbg.trainer.rerun import StageVerdict, rerun
 
     report = rerun(run, step, rank=rank, changes=changes, debugger=debugger)
     show(report.to_dict(), as_json, lambda: [to_terminal(report), conclusion(report)])
-    if all(stage.verdict in (Verdict.NOT_EXECUTED, Verdict.NOT_COMPARED) for stage in report.stages):
+    if all(stage.verdict in (StageVerdict.NOT_EXECUTED, StageVerdict.NOT_COMPARED) for stage in report.stages):
         return ExitCode.INCOMPLETE
     return ExitCode.OK if report.reproduced or changes else ExitCode.FINDING
 

@@ -6,7 +6,7 @@ places, so that a line broken by a terminal in the middle of one is still found 
 
 from functools import lru_cache
 
-from rldbg.doctor.syntax import Alternation, Literal, RegexGroup, Repeat, Sequence, parsed
+from rldbg.doctor.syntax import Alternation, Literal, RegexGroup, RegexSequence, Repeat, parsed
 
 SHORTEST = 8
 """The engines compare eight bytes at once; shorter anchors would also be found everywhere."""
@@ -34,7 +34,7 @@ def anchors_of(expression: str, *, both: bool = True) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _alternatives(tree: Sequence, *, both: bool) -> list[str]:
+def _alternatives(tree: RegexSequence, *, both: bool) -> list[str]:
     """Anchors one of which must occur in a match of this sequence; empty when that cannot be promised."""
     runs, branches = _runs_and_branches(tree)
     if runs:
@@ -46,10 +46,10 @@ def _alternatives(tree: Sequence, *, both: bool) -> list[str]:
     return []
 
 
-def _runs_and_branches(tree: Sequence) -> tuple[list[str], list[tuple[Sequence, ...]]]:
+def _runs_and_branches(tree: RegexSequence) -> tuple[list[str], list[tuple[RegexSequence, ...]]]:
     """Literal runs that every match contains, and the choices that every match passes through."""
     runs: list[str] = []
-    branches: list[tuple[Sequence, ...]] = []
+    branches: list[tuple[RegexSequence, ...]] = []
     current = ""
     for node in (*tree, None):  # None ends the last run
         if isinstance(node, Literal):

@@ -15,8 +15,8 @@ from rldbg.doctor.syntax import (
     Literal,
     LookAround,
     RegexGroup,
+    RegexSequence,
     Repeat,
-    Sequence,
     parsed,
 )
 
@@ -85,7 +85,7 @@ def _loosened(source: str) -> str:
     return "".join(pieces)
 
 
-def _count_wide(tree: Sequence, *, inside_repeat: bool) -> int:
+def _count_wide(tree: RegexSequence, *, inside_repeat: bool) -> int:
     """How many repetitions can run over much text; refuses the constructs whose cost cannot be bounded."""
     wide = 0
     for node in tree:
@@ -106,5 +106,5 @@ def _count_wide(tree: Sequence, *, inside_repeat: bool) -> int:
     return wide
 
 
-def _is_narrow(body: Sequence) -> bool:
+def _is_narrow(body: RegexSequence) -> bool:
     return len(body) == 1 and (isinstance(body[0], Literal) or body[0] == CharacterClass(narrow=True))

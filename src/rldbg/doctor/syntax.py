@@ -24,15 +24,15 @@ class BackReference(NamedTuple):
 
 
 class Alternation(NamedTuple):
-    alternatives: tuple["Sequence", ...]
+    alternatives: tuple["RegexSequence", ...]
 
 
 class RegexGroup(NamedTuple):
-    body: "Sequence"
+    body: "RegexSequence"
 
 
 class LookAround(NamedTuple):
-    body: "Sequence"
+    body: "RegexSequence"
     behind: bool
 
 
@@ -40,11 +40,11 @@ class Repeat(NamedTuple):
     low: int
     high: float
     """Infinite where nothing limits it."""
-    body: "Sequence"
+    body: "RegexSequence"
 
 
-Node = Literal | CharacterClass | BackReference | Alternation | RegexGroup | LookAround | Repeat
-Sequence = tuple[Node, ...]
+RegexNode = Literal | CharacterClass | BackReference | Alternation | RegexGroup | LookAround | Repeat
+RegexSequence = tuple[RegexNode, ...]
 
 _QUANTIFIER = re.compile(r"(?:(?P<sign>[*+?])|\{(?P<exact>\d+)\}|\{(?P<low>\d*),(?P<high>\d*)\})[?+]?")
 _GROUP = re.compile(
@@ -57,7 +57,7 @@ _NARROW_RANGE = 11
 
 
 @lru_cache(maxsize=4096)
-def parsed(source: str) -> Sequence:
+def parsed(source: str) -> RegexSequence:
     """The structure of an expression; re.error when it is not one."""
     re.compile(source)
     return _Parser(source).alternatives()
@@ -68,7 +68,7 @@ class _Parser:
     source: str
     at: int = 0
 
-    def alternatives(self) -> Sequence:
+    def alternatives(self) -> RegexSequence:
         """Everything up to the end of the group or of the source."""
         found = [self._sequence()]
         while self._peek() == "|":
@@ -76,8 +76,8 @@ class _Parser:
             found.append(self._sequence())
         return found[0] if len(found) == 1 else (Alternation(tuple(found)),)
 
-    def _sequence(self) -> Sequence:
-        nodes: list[Node] = []
+    def _sequence(self) -> RegexSequence:
+        nodes: list[RegexNode] = []
         while self.at < len(self.source) and self._peek() not in "|)":
             item = self._item()
             if (quantifier := _QUANTIFIER.match(self.source, self.at)) is not None:
@@ -87,7 +87,7 @@ class _Parser:
                 nodes += item
         return tuple(nodes)
 
-    def _item(self) -> Sequence:
+    def _item(self) -> RegexSequence:
         """What a quantifier would apply to; empty for what has no width and for comments."""
         character = self._peek()
         if character == "(":
@@ -101,7 +101,7 @@ class _Parser:
             return ()
         return (CharacterClass(narrow=False) if character == "." else Literal(character),)
 
-    def _group(self) -> Sequence:
+    def _group(self) -> RegexSequence:
         opening = _GROUP.match(self.source, self.at)
         assert opening is not None, "re.compile has accepted the expression"
         self.at = opening.end()
@@ -119,12 +119,12 @@ class _Parser:
             return (LookAround(body, behind="<" in opening["look"]),)
         return body if opening["bare"] else (RegexGroup(body),)
 
-    def _class(self) -> Node:
+    def _class(self) -> RegexNode:
         self.at += 1
         negated = self._peek() == "^"
         self.at += negated
         narrow, items, start = True, 0, self.at
-        only: Node | None = None
+        only: RegexNode | None = None
         while self._peek() != "]" or self.at == start:
             only = self._class_item()
             items += 1
@@ -140,13 +140,13 @@ class _Parser:
             return only
         return CharacterClass(narrow and not negated)
 
-    def _class_item(self) -> Node:
+    def _class_item(self) -> RegexNode:
         if self._peek() == "\\":
             return self._escape(in_class=True)[0]
         self.at += 1
         return Literal(self.source[self.at - 1])
 
-    def _escape(self, *, in_class: bool) -> Sequence:
+    def _escape(self, *, in_class: bool) -> RegexSequence:
         code = self.source[self.at + 1]
         self.at += 2
         if code in "dsDSwW":
@@ -165,7 +165,7 @@ class _Parser:
             return (Literal("\b"),)
         return () if code in "AbBZ" else (Literal(code),)
 
-    def _number(self, code: str, in_class: bool) -> Sequence:
+    def _number(self, code: str, in_class: bool) -> RegexSequence:
         """An octal number (from 0, with three digits, or in a class), else a group's number."""
         octal = re.compile(r"[0-7]{1,3}" if in_class or code == "0" else r"[0-3][0-7]{2}").match(
             self.source, self.at - 1

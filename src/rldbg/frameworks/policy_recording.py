@@ -3,16 +3,15 @@ an optimizer step. A framework's own recording says where it has them; the rows 
 """
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rldbg.frameworks.recorded import FrameworkRecording, Recorded
-from rldbg.frameworks.sequences import Named, Rows, Seen, named
+from rldbg.frameworks.sequences import FieldLists, Named, Seen, named
 from rldbg.recording import Ragged
 
-Call = Generator[None, Any, None]
 _FIELDS = {"tokens": np.int64, "loss_mask": np.int64, "logprobs": np.float32, "policy_versions": np.int64}
 _OF_PASS = ("log_probs", "entropy", "ref_log_probs")
 _OF_LOSS = ("log_probs", "old_log_probs", "advantages", "prob_ratio", "elementwise_loss")
@@ -45,7 +44,7 @@ class PolicyRecording(FrameworkRecording):
     def place(self) -> dict[str, Any]:
         return {"step": self.step, "mini_batch": self.updates}
 
-    def record_batch(self, rows: Rows, *, policy_version: int | None = None, micro: int = 0) -> None:
+    def record_batch(self, rows: FieldLists, *, policy_version: int | None = None, micro: int = 0) -> None:
         """trajectory, and with advantages prepared_trajectories, with old log probs old_log_probs. `micro` counts the
         batches of one step."""
         known = named(rows, self.step, self._in_batches)
@@ -73,7 +72,7 @@ class PolicyRecording(FrameworkRecording):
             recorder.record("old_log_probs", **where, prompt_hashes=hashes, old_log_probs=old)
 
     def record_loss(
-        self, rows: Rows, *, loss: Any, model: Any = None, terms: Mapping[str, Any] | None = None, **facts: Any
+        self, rows: FieldLists, *, loss: Any, model: Any = None, terms: Mapping[str, Any] | None = None, **facts: Any
     ) -> None:
         """One micro-batch: forward_data, is_loss_debug and loss. `loss_mask` says which tokens the loss has."""
         self.settle()
@@ -148,11 +147,11 @@ def number(value: Any) -> float | None:
         return None
 
 
-def _whole(rows: Rows, name: str) -> list[np.ndarray]:
+def _whole(rows: FieldLists, name: str) -> list[np.ndarray]:
     """A column with one value per token; a number of a sample is that of each of its tokens."""
     return [np.broadcast_to(value, tokens.shape) for value, tokens in zip(rows[name], rows["tokens"], strict=True)]
 
 
-def _responses(rows: Rows, name: str, known: Sequence[Named]) -> list[np.ndarray]:
+def _responses(rows: FieldLists, name: str, known: Sequence[Named]) -> list[np.ndarray]:
     """What belongs to the responses."""
     return [row[each.start :] for row, each in zip(_whole(rows, name), known, strict=True)]

@@ -25,7 +25,9 @@ from rldbg.frameworks.registry import recorded_hooks
 from rldbg.recording import Recorder
 
 _ATTRIBUTE = "_rldbg_recorded"
-Handler = Callable[..., Generator[None, Any, Any]]
+Call = Generator[None, Any, Any]
+"""A hooked call: the handler runs until it yields, and is sent the result."""
+Handler = Callable[..., Call]
 
 
 class Recorded:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rldbg.core import SampleId, prompt_hash
 
-Rows = dict[str, list[Any]]
+FieldLists = dict[str, list[Any]]
 """Columns by name; each has one entry per sample, an array of its tokens' values or a number."""
 
 
@@ -43,9 +43,9 @@ class Sequences:
         """One tensor per sequence."""
         return cls([on_host(row).reshape(-1) for row in tokens])
 
-    def rows(self, *, next_token: Sequence[str] = (), **columns: Any) -> Rows:
+    def rows(self, *, next_token: Sequence[str] = (), **columns: Any) -> FieldLists:
         """The columns that are not None, beside the tokens. Those in `next_token` have at t what belongs to t + 1."""
-        found: Rows = {"tokens": self.tokens}
+        found: FieldLists = {"tokens": self.tokens}
         for name, value in columns.items():
             if value is not None:
                 parts = list(self._parts(value, next_token=name in next_token))
@@ -80,14 +80,14 @@ def on_host(value: Any) -> np.ndarray:
     return np.asarray(tensor.float().cpu().numpy() if tensor.is_floating_point() else tensor.cpu().numpy())
 
 
-def joined(parts: Iterable[Rows]) -> Rows:
+def joined(parts: Iterable[FieldLists]) -> FieldLists:
     """The samples of several batches, in order, in the columns that all of them have."""
     known = list(parts)
     shared = [name for name in known[0] if all(name in part for part in known)]
     return {name: [row for part in known for row in part[name]] for name in shared}
 
 
-def chosen(rows: Rows, kept: Sequence[int]) -> Rows:
+def chosen(rows: FieldLists, kept: Sequence[int]) -> FieldLists:
     """These samples only."""
     return {name: [column[row] for row in kept] for name, column in rows.items()}
 

@@ -172,10 +172,6 @@ def _find(folders: Sequence[Path], module: str, path: Sequence[str], depth: int 
     return None
 
 
-def _name(target: ast.expr) -> str:
-    return target.id if isinstance(target, ast.Name) else ""
-
-
 def _in_class(
     folders: Sequence[Path], module: str, file: Path, owner: ast.ClassDef, rest: Sequence[str], depth: int
 ) -> str | None:

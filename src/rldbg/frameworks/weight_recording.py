@@ -8,7 +8,7 @@ named beside `weights`.
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rldbg.agent import say
@@ -24,8 +24,6 @@ from rldbg.weights import (
     snapshot_fields,
     value_fields,
 )
-
-Call = Generator[None, Any, Any]
 
 
 class SentWeights:

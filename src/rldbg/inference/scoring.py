@@ -9,12 +9,12 @@ import numpy as np
 
 from rldbg.core import IncompleteDataError, NoAnswerError, UnreachableError, http_request
 
-Rows = Sequence[Sequence[int]]
+TokenRows = Sequence[Sequence[int]]
 _TIMEOUT_S = 600.0
 _SHOWN = 300
 
 
-def score_embedded(model: Any, rows: Rows, *, temperature: float = 1.0, together: bool = True) -> list[np.ndarray]:
+def score_embedded(model: Any, rows: TokenRows, *, temperature: float = 1.0, together: bool = True) -> list[np.ndarray]:
     """What the engine of `rldbg serve` gives each token of each row, NaN for the first; all rows at once, or alone."""
     from rldbg.inference.embedded.loading import embed
     from rldbg.inference.embedded.text import NoText
@@ -36,7 +36,9 @@ def score_embedded(model: Any, rows: Rows, *, temperature: float = 1.0, together
     return asyncio.run(scored())
 
 
-def score_over_http(address: str, rows: Rows, *, temperature: float = 1.0, together: bool = True) -> list[np.ndarray]:
+def score_over_http(
+    address: str, rows: TokenRows, *, temperature: float = 1.0, together: bool = True
+) -> list[np.ndarray]:
     """The same by a server: SGLang's /generate, or /v1/completions of vLLM and others where that does not answer.
 
     An address that ends in /v1 is asked by the second form only. `rldbg serve` knows both.

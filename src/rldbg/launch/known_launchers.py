@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Place = Literal["here", "cluster", "allocation", "batch", "container", "host", "session"]
+LaunchPlace = Literal["here", "cluster", "allocation", "batch", "container", "host", "session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Launcher:
     """One way to start something: `ray job submit`, `torchrun`, `srun` ..."""
 
     words: tuple[str, ...]
-    place: Place = "here"
+    place: LaunchPlace = "here"
     values: frozenset[str] = frozenset()
     flags: frozenset[str] = frozenset()
     unknown: Literal["flag", "value"] = "flag"

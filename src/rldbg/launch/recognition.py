@@ -19,7 +19,7 @@ from rldbg.launch.known_launchers import word_set
 from rldbg.launch.profile import profile_named, profiles
 from rldbg.launch.settings import LaunchProfile
 
-Kind = Literal["training", "other"]
+CommandKind = Literal["training", "other"]
 
 _NEVER = word_set(
     "prepare prep preprocess preprocessing download convert converter merge merger tokenize tokenizer dataset datasets "
@@ -50,7 +50,7 @@ class Command:
 
     call: ShellCall
     program: Program
-    kind: Kind
+    kind: CommandKind
     profile: LaunchProfile
     via: tuple[ShellCall, ...] = ()
     """Commands behind which this one stands (`srun`, `ssh`), outermost first."""
@@ -112,7 +112,7 @@ def _judge(call: ShellCall, program: Program, via: tuple[ShellCall, ...], framew
     return Command(call, program, kind, profile, via)
 
 
-def judge(program: Program, cwd: Path) -> tuple[Kind, LaunchProfile]:
+def judge(program: Program, cwd: Path) -> tuple[CommandKind, LaunchProfile]:
     """Whether a program trains, and whose it is."""
     known = profiles()
     generic = known[GENERIC]

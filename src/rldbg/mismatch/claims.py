@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,9 +52,6 @@ class Unexplained:
         self.size[claim.rows] = np.minimum(self.size[claim.rows], claim.left)
         self.explained[claim.rows] = True
         return before - float(self.size[claim.rows].sum())
-
-
-Rule = Callable[[Unexplained], Iterator[Claim]]
 
 
 def whole(id: str, text: str, chosen: np.ndarray, **parameters: Any) -> Claim:

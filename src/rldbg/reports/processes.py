@@ -7,12 +7,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-Process = Mapping[str, Any]
+ProcessFacts = Mapping[str, Any]
 _STYLE = {"stopped": "bold yellow", "crashed": "bold red", "exited": "dim"}
 _COLUMNS = ("who", "state", "where", "function", "host", "pid", "since", "attached by")
 
 
-def to_terminal(processes: Sequence[Process]) -> RenderableType:
+def to_terminal(processes: Sequence[ProcessFacts]) -> RenderableType:
     if not processes:
         return Text("no processes found")
     table = Table(box=None, pad_edge=False)
@@ -32,7 +32,7 @@ def to_terminal(processes: Sequence[Process]) -> RenderableType:
     return table
 
 
-def workers_to_terminal(workers: Sequence[Process]) -> RenderableType:
+def workers_to_terminal(workers: Sequence[ProcessFacts]) -> RenderableType:
     """All workers of a Ray cluster that rldbg did not start."""
     if not workers:
         return Text("no Ray workers found")
@@ -46,7 +46,7 @@ def workers_to_terminal(workers: Sequence[Process]) -> RenderableType:
     return table
 
 
-def notes(processes: Sequence[Process]) -> Iterator[str]:
+def notes(processes: Sequence[ProcessFacts]) -> Iterator[str]:
     """What cannot be protected while a process is stopped, and where crashes are recorded."""
     for process in processes:
         yield from (f"{process['who']}: {note}" for note in process["notes"] if note != process["message"])
@@ -58,7 +58,7 @@ def notes(processes: Sequence[Process]) -> Iterator[str]:
             yield f"{process['who']}: {process['hold']}"
 
 
-def outcome_lines(processes: Sequence[Process], done: str) -> Iterator[str]:
+def outcome_lines(processes: Sequence[ProcessFacts], done: str) -> Iterator[str]:
     """One line per process that was to be `done`: paused, resumed."""
     for process in processes:
         where = f" at {process['file']}:{process['line']}" if process["state"] == "stopped" else ""

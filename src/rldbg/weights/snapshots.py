@@ -124,12 +124,12 @@ def _flat(tensor: Any) -> np.ndarray:
     return flat
 
 
-Values = dict[tuple[str, tuple[int, ...]], Callable[[], np.ndarray]]
+ValueReaders = dict[tuple[str, tuple[int, ...]], Callable[[], np.ndarray]]
 
 
-def _recorded_values(recording: Recording) -> dict[tuple[int, int], Values]:
+def _recorded_values(recording: Recording) -> dict[tuple[int, int], ValueReaders]:
     """By step and micro of the snapshot; nothing is read before it is asked for."""
-    found: dict[tuple[int, int], Values] = {}
+    found: dict[tuple[int, int], ValueReaders] = {}
     for record in recording.records("weight_values"):
         fields = record.fields
         piece = str(fields["weight_name"]), tuple(map(int, fields["offset"]))
@@ -166,7 +166,9 @@ def snapshots_of(recording: Recording) -> Iterator[WeightSnapshot]:
 
 
 def _of_engines(
-    records: Sequence[Record], sent: Sequence[tuple[float, WeightSnapshot]], values: Mapping[tuple[int, int], Values]
+    records: Sequence[Record],
+    sent: Sequence[tuple[float, WeightSnapshot]],
+    values: Mapping[tuple[int, int], ValueReaders],
 ) -> Iterator[WeightSnapshot]:
     """Each worker's record belongs to the version that was sent last before it; earlier ones were not sent at all."""
     engines = sorted({str(record.fields["engine"]) for record in records})
@@ -196,7 +198,7 @@ def _trainers_names(names: Iterable[str], sent: WeightSnapshot) -> dict[str, str
     }
 
 
-def _values(record: Record) -> Values:
+def _values(record: Record) -> ValueReaders:
     """Values in the record itself, of whole tensors."""
     if "values" not in record.fields:
         return {}

@@ -9,7 +9,7 @@ import pytest
 import rldbg
 from rldbg.analysis import compare, noise_beside, noise_folder
 from rldbg.core import IncompleteDataError, UsageError
-from rldbg.trainer.rerun import Verdict, measure_noise, rerun
+from rldbg.trainer.rerun import StageVerdict, measure_noise, rerun
 
 
 def verdicts(report):
@@ -20,7 +20,7 @@ def test_a_step_is_reproduced_bit_for_bit(trained):
     run = trained("a", policy={"mini_batches": 3, "epochs": 2}, algorithm={"kl_coeff": 0.05})
     for step in (0, 1):
         report = rerun(run, step)
-        assert set(verdicts(report).values()) == {Verdict.EXACT}
+        assert set(verdicts(report).values()) == {StageVerdict.EXACT}
         assert report.reproduced and report.first_difference is None
     assert json.loads(json.dumps(report.to_dict()))["reproduced"] is True
 
@@ -28,7 +28,7 @@ def test_a_step_is_reproduced_bit_for_bit(trained):
 def test_a_change_shows_where_it_would_have_acted(base_run):
     run = base_run
     report = rerun(run, 1, changes=["algorithm.entropy_coeff=0"])
-    assert verdicts(report)["forward"] is Verdict.EXACT
+    assert verdicts(report)["forward"] is StageVerdict.EXACT
     assert report.first_difference.name == "loss"
     assert rerun(run, 1, changes=["algorithm.scale_by_std=false"]).first_difference.name == "advantage"
     with pytest.raises(UsageError) as caught:
@@ -85,10 +85,10 @@ def test_without_a_capsule_it_does_what_the_recording_allows_and_says_what_not(t
     )
     report = rerun(run, 1)
     found = verdicts(report)
-    assert found["advantage"] is Verdict.EXACT
-    assert found["loss"] in (Verdict.EXACT, Verdict.WITHIN)
-    assert {found[name] for name in ("forward", "gradient", "parameter")} == {Verdict.NOT_EXECUTED}
-    assert all("capsule" in stage.note for stage in report.stages if stage.verdict is Verdict.NOT_EXECUTED)
+    assert found["advantage"] is StageVerdict.EXACT
+    assert found["loss"] in (StageVerdict.EXACT, StageVerdict.WITHIN)
+    assert {found[name] for name in ("forward", "gradient", "parameter")} == {StageVerdict.NOT_EXECUTED}
+    assert all("capsule" in stage.note for stage in report.stages if stage.verdict is StageVerdict.NOT_EXECUTED)
     assert rerun(run, 1, changes=["algorithm.entropy_coeff=0.5"]).first_difference.name == "loss"
 
 

@@ -3,7 +3,7 @@
 import re
 from functools import partial
 
-from rldbg.doctor.probes.machine import Found, Machine, check
+from rldbg.doctor.probes.machine import Machine, ProbeOutcome, check
 
 _EGL = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 VENDOR_FILES = ("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/glvnd/egl_vendor.d/10_nvidia.json")
@@ -19,7 +19,7 @@ gpu_check = partial(check, is_pointless=lambda machine: "" if _has_gpu(machine) 
 
 
 @gpu_check("GPUs")
-def gpu_visible(machine: Machine) -> Found:
+def gpu_visible(machine: Machine) -> ProbeOutcome:
     listed = machine.run("nvidia-smi", "-L")
     if listed is None:
         fix = "nvidia-smi must work first: start the container with --gpus all, or fix the driver"
@@ -31,7 +31,7 @@ def gpu_visible(machine: Machine) -> Found:
 
 
 @gpu_check("GPU driver")
-def driver(machine: Machine) -> Found:
+def driver(machine: Machine) -> ProbeOutcome:
     listed = machine.run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     kernel = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", machine.text("/proc/driver/nvidia/version") or "")
     if listed is None:
@@ -43,7 +43,7 @@ def driver(machine: Machine) -> Found:
     return _rendering_branch(name, version)
 
 
-def _rendering_branch(name: str, version: str) -> Found:
+def _rendering_branch(name: str, version: str) -> ProbeOutcome:
     """Simulators on Vulkan work with some branches only; everything else is fine with any recent one."""
     branch = version.split(".")[0]
     ampere = re.search(r"A100|A800|A40|A30|A10\b|RTX 30\d\d|RTX A\d", name)
@@ -54,7 +54,7 @@ def _rendering_branch(name: str, version: str) -> Found:
 
 
 @check("CUDA compatibility library")
-def cuda_compat(machine: Machine) -> Found:
+def cuda_compat(machine: Machine) -> ProbeOutcome:
     paths = machine.variables.get("LD_LIBRARY_PATH", "").split(":")
     compat = [path for path in paths if path.rstrip("/").endswith("compat") and machine.path(path).is_dir()]
     if not compat:
@@ -64,7 +64,7 @@ def cuda_compat(machine: Machine) -> Found:
 
 
 @check("processes on the GPUs")
-def gpu_processes(machine: Machine) -> Found:
+def gpu_processes(machine: Machine) -> ProbeOutcome:
     query = ("--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
     listed = machine.run("nvidia-smi", *query) if _has_gpu(machine) else None
     if listed is None:
@@ -76,7 +76,7 @@ def gpu_processes(machine: Machine) -> Found:
 
 
 @gpu_check("GPU errors")
-def gpu_errors(machine: Machine) -> Found:
+def gpu_errors(machine: Machine) -> ProbeOutcome:
     kernel = machine.run("dmesg") or ""
     codes = re.findall(r"NVRM: Xid \(PCI:[0-9a-fA-F:.]+\): (\d+)", kernel)
     if not codes:
@@ -86,7 +86,7 @@ def gpu_errors(machine: Machine) -> Found:
 
 
 @check("EGL rendering")
-def egl_vendor(machine: Machine) -> Found:
+def egl_vendor(machine: Machine) -> ProbeOutcome:
     library = any(machine.path(f"{folder}/libEGL_nvidia.so.0").exists() for folder in _EGL)
     vendor = next((file for file in VENDOR_FILES if machine.path(file).exists()), None)
     if not _has_gpu(machine) and not library:
@@ -101,7 +101,7 @@ def egl_vendor(machine: Machine) -> Found:
 
 
 @gpu_check("Vulkan rendering")
-def vulkan_icd(machine: Machine) -> Found:
+def vulkan_icd(machine: Machine) -> ProbeOutcome:
     file = next((file for file in _ICD_FILES if machine.path(file).exists()), None)
     if file is None:
         fix = "only for Vulkan simulators: start the container with --runtime=nvidia --gpus all"

@@ -15,7 +15,7 @@ from rldbg.doctor.diagnosis import ProbeResult
 
 GIB = 1 << 30
 Status = Literal["pass", "warn", "fail", "skip"]
-Found = tuple[Status, str, *tuple[str, ...]]
+ProbeOutcome = tuple[Status, str, *tuple[str, ...]]
 """Status, reason, and what to do about it."""
 _COMMAND_S = 10.0
 
@@ -92,7 +92,7 @@ class MachineCheck:
     """One look at a machine: its id is the function's name, and the function gives status, reason and fixes."""
 
     title: str
-    look: Callable[[Machine], Found]
+    look: Callable[[Machine], ProbeOutcome]
     is_pointless: Callable[[Machine], str]
 
     @property
@@ -106,7 +106,7 @@ class MachineCheck:
 
 def check(
     title: str, *, is_pointless: Callable[[Machine], str] = lambda _machine: ""
-) -> Callable[[Callable[[Machine], Found]], MachineCheck]:
+) -> Callable[[Callable[[Machine], ProbeOutcome]], MachineCheck]:
     """Make a function a check; `is_pointless` gives the reason to skip it on a machine, or nothing."""
     return lambda look: MachineCheck(title, look, is_pointless)
 

@@ -2,7 +2,7 @@
 
 import socket
 
-from rldbg.doctor.probes.machine import Found, Machine, check
+from rldbg.doctor.probes.machine import Machine, ProbeOutcome, check
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _IFNAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -11,7 +11,7 @@ _CONNECT_S = 3.0
 
 
 @check("own host name")
-def hostname_loopback(machine: Machine) -> Found:
+def hostname_loopback(machine: Machine) -> ProbeOutcome:
     name = socket.gethostname()
     addresses = machine.addresses_of_own_name()
     if not addresses:
@@ -31,7 +31,7 @@ def _cards(machine: Machine) -> list[str]:
 
 
 @check("network cards")
-def nic_choice(machine: Machine) -> Found:
+def nic_choice(machine: Machine) -> ProbeOutcome:
     cards = [name for name in _cards(machine) if not name.startswith(_VIRTUAL)]
     if len(cards) <= 1:
         return "pass", ", ".join(cards) or "loopback only"
@@ -42,7 +42,7 @@ def nic_choice(machine: Machine) -> Found:
 
 
 @check("interface variables")
-def nic_variables(machine: Machine) -> Found:
+def nic_variables(machine: Machine) -> ProbeOutcome:
     cards = _cards(machine)
     for name in _IFNAMES:
         wanted = machine.variables.get(name, "")
@@ -54,7 +54,7 @@ def nic_variables(machine: Machine) -> Found:
 
 
 @check("proxies")
-def proxies(machine: Machine) -> Found:
+def proxies(machine: Machine) -> ProbeOutcome:
     found = [name for name in _PROXIES if machine.variables.get(name)]
     exempt = machine.variables.get("no_proxy") or machine.variables.get("NO_PROXY") or ""
     if not found:
@@ -66,7 +66,7 @@ def proxies(machine: Machine) -> Found:
 
 
 @check("Ray head")
-def ray_head(machine: Machine) -> Found:
+def ray_head(machine: Machine) -> ProbeOutcome:
     address = machine.variables.get("RAY_ADDRESS", "")
     host, _, port = address.removeprefix("ray://").partition(":")
     if not host or address == "auto" or address.startswith("http") or not port.isdigit():

@@ -6,7 +6,7 @@ import re
 import shutil
 import sysconfig
 
-from rldbg.doctor.probes.machine import Found, Machine, check
+from rldbg.doctor.probes.machine import Machine, ProbeOutcome, check
 from rldbg.frameworks import frameworks
 
 _COMPILED = ("flash-attn", "flash_attn", "sgl-kernel", "transformer-engine", "xformers", "torchvision")
@@ -27,7 +27,7 @@ def _tuple(version: str) -> tuple[int, ...]:
 
 
 @check("compiled packages")
-def packages_abi(_machine: Machine) -> Found:
+def packages_abi(_machine: Machine) -> ProbeOutcome:
     """What a compiled package was built for, against the torch that is installed."""
     torch = _version("torch")
     if torch is None:
@@ -54,7 +54,7 @@ def _pinned_torch(name: str) -> str | None:
 
 
 @check("Ray")
-def ray_version(_machine: Machine) -> Found:
+def ray_version(_machine: Machine) -> ProbeOutcome:
     version = _version("ray")
     if version is None:
         return "skip", "not installed"
@@ -66,7 +66,7 @@ def ray_version(_machine: Machine) -> Found:
 
 
 @check("debugpy")
-def debugpy(_machine: Machine) -> Found:
+def debugpy(_machine: Machine) -> ProbeOutcome:
     version = _version("debugpy")
     if version is None or _tuple(version) < (1, 8, 0):
         fix = 'pip install "debugpy>=1.8.0" in driver and workers'
@@ -75,7 +75,7 @@ def debugpy(_machine: Machine) -> Found:
 
 
 @check("packages of the same name")
-def name_squats(_machine: Machine) -> Found:
+def name_squats(_machine: Machine) -> ProbeOutcome:
     of_frameworks = {each.distribution: each.only_from for each in frameworks() if each.only_from}
     for name, repository in (of_frameworks | _TAKEN).items():
         version = _version(name)
@@ -91,7 +91,7 @@ def name_squats(_machine: Machine) -> Found:
 
 
 @check("C compiler")
-def compiler(machine: Machine) -> Found:
+def compiler(machine: Machine) -> ProbeOutcome:
     name = machine.variables.get("CC") or "gcc"
     if shutil.which(name) is None and shutil.which("cc") is None and shutil.which("clang") is None:
         fix = "apt install gcc g++: Triton and torch.compile build their kernels with it"

@@ -4,13 +4,13 @@ import os
 import resource
 from pathlib import Path
 
-from rldbg.doctor.probes.machine import GIB, Found, Machine, Status, check, gib
+from rldbg.doctor.probes.machine import GIB, Machine, ProbeOutcome, Status, check, gib
 
 _SHM_FIX = "docker run --shm-size=16g or --ipc=host; on Kubernetes an emptyDir with medium: Memory at /dev/shm"
 
 
 @check("/dev/shm")
-def shm_size(machine: Machine) -> Found:
+def shm_size(machine: Machine) -> ProbeOutcome:
     space = machine.space("/dev/shm")
     if space is None or not machine.path("/dev/shm").is_dir():
         return "fail", "/dev/shm does not exist", _SHM_FIX
@@ -23,7 +23,7 @@ def shm_size(machine: Machine) -> Found:
 
 
 @check("left-overs in /dev/shm")
-def shm_leftovers(machine: Machine) -> Found:
+def shm_leftovers(machine: Machine) -> ProbeOutcome:
     folder = machine.path("/dev/shm")
     names = (
         [path for path in folder.iterdir() if path.name.startswith(("nccl-", "torch_", "sem.mp-", "plasma"))]
@@ -37,7 +37,7 @@ def shm_leftovers(machine: Machine) -> Found:
 
 
 @check("open files")
-def files_limit(machine: Machine) -> Found:
+def files_limit(machine: Machine) -> ProbeOutcome:
     limit = machine.limit(resource.RLIMIT_NOFILE)
     if limit is None or limit >= 65535:
         return "pass", f"ulimit -n is {limit or 'unlimited'}"
@@ -46,7 +46,7 @@ def files_limit(machine: Machine) -> Found:
 
 
 @check("processes and threads")
-def processes_limit(machine: Machine) -> Found:
+def processes_limit(machine: Machine) -> ProbeOutcome:
     limit = machine.limit(resource.RLIMIT_NPROC)
     if limit is None or limit >= 8192:
         return "pass", f"ulimit -u is {limit or 'unlimited'}"
@@ -54,7 +54,7 @@ def processes_limit(machine: Machine) -> Found:
 
 
 @check("container's limit of processes")
-def pids_limit(machine: Machine) -> Found:
+def pids_limit(machine: Machine) -> ProbeOutcome:
     limit, current = machine.number("/sys/fs/cgroup/pids.max"), machine.number("/sys/fs/cgroup/pids.current") or 0
     if limit is None:
         return "pass", "none"
@@ -64,7 +64,7 @@ def pids_limit(machine: Machine) -> Found:
 
 
 @check("locked memory")
-def memlock_limit(machine: Machine) -> Found:
+def memlock_limit(machine: Machine) -> ProbeOutcome:
     limit = machine.limit(resource.RLIMIT_MEMLOCK)
     if limit is None:
         return "pass", "unlimited"
@@ -74,7 +74,7 @@ def memlock_limit(machine: Machine) -> Found:
 
 
 @check("memory")
-def memory(machine: Machine) -> Found:
+def memory(machine: Machine) -> ProbeOutcome:
     facts = dict(line.split(":", 1) for line in (machine.text("/proc/meminfo") or "").splitlines() if ":" in line)
     if "MemTotal" not in facts or "MemAvailable" not in facts:
         return "skip", "/proc/meminfo cannot be read"
@@ -86,7 +86,7 @@ def memory(machine: Machine) -> Found:
 
 
 @check("container's limit of memory")
-def cgroup_memory(machine: Machine) -> Found:
+def cgroup_memory(machine: Machine) -> ProbeOutcome:
     limit = machine.number("/sys/fs/cgroup/memory.max") or machine.number("/sys/fs/cgroup/memory/memory.limit_in_bytes")
     current = machine.number("/sys/fs/cgroup/memory.current") or 0
     events = dict(line.split() for line in (machine.text("/sys/fs/cgroup/memory.events") or "").splitlines())
@@ -100,7 +100,7 @@ def cgroup_memory(machine: Machine) -> Found:
     return status, f"{gib(current)} of {gib(limit)} used", fix
 
 
-def _disk(machine: Machine, path: str, least: int) -> Found:
+def _disk(machine: Machine, path: str, least: int) -> ProbeOutcome:
     space = machine.space(path)
     if space is None:
         return "skip", f"{path} cannot be read"
@@ -111,23 +111,23 @@ def _disk(machine: Machine, path: str, least: int) -> Found:
 
 
 @check("disk of the working folder")
-def disk_cwd(machine: Machine) -> Found:
+def disk_cwd(machine: Machine) -> ProbeOutcome:
     return _disk(machine, str(Path.cwd()), 20 * GIB)
 
 
 @check("disk for temporary files")
-def disk_tmp(machine: Machine) -> Found:
+def disk_tmp(machine: Machine) -> ProbeOutcome:
     return _disk(machine, machine.variables.get("TMPDIR") or "/tmp", 10 * GIB)
 
 
 @check("disk of Ray's sessions")
-def disk_ray(machine: Machine) -> Found:
+def disk_ray(machine: Machine) -> ProbeOutcome:
     folder = machine.variables.get("RAY_TMPDIR") or "/tmp/ray"
     return _disk(machine, folder, 10 * GIB)
 
 
 @check("cores")
-def cpu_affinity(machine: Machine) -> Found:
+def cpu_affinity(machine: Machine) -> ProbeOutcome:
     allowed, total = machine.cpus_allowed()
     quota = (machine.text("/sys/fs/cgroup/cpu.max") or "max").split()
     if quota[0] != "max" and len(quota) == 2:
@@ -142,7 +142,7 @@ def cpu_affinity(machine: Machine) -> Found:
 
 
 @check("tracing of processes")
-def ptrace_scope(machine: Machine) -> Found:
+def ptrace_scope(machine: Machine) -> ProbeOutcome:
     scope = machine.number("/proc/sys/kernel/yama/ptrace_scope")
     if scope in (None, 0) or os.geteuid() == 0:
         return "pass", "py-spy may trace processes of this user"

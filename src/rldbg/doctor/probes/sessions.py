@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from rldbg.doctor.probes.machine import Found, Machine, check
+from rldbg.doctor.probes.machine import Machine, ProbeOutcome, check
 
 _DAEMONS = ("gcs_server", "raylet")
 _DAEMON_SCRIPTS = ("/ray/dashboard/", "/ray/_private/", "/ray/autoscaler/", "ray.util.client.server", "ray::", "raylet")
@@ -74,7 +74,7 @@ def _is_daemon(pid: int) -> bool:
 
 
 @check("Ray sessions")
-def ray_stale_session(machine: Machine) -> Found:
+def ray_stale_session(machine: Machine) -> ProbeOutcome:
     if not machine.commands:
         return "skip", "not checked"
     idle = [session for session in running_sessions() if not session.in_use]
@@ -85,7 +85,7 @@ def ray_stale_session(machine: Machine) -> Found:
 
 
 @check("Ray's temporary folder")
-def ray_tmpdir(machine: Machine) -> Found:
+def ray_tmpdir(machine: Machine) -> ProbeOutcome:
     folder = machine.variables.get("RAY_TMPDIR") or "/tmp/ray"
     needed = len(f"{folder}/session_2026-11-15_00-00-00_000000_0000000/sockets/plasma_store")
     if needed > _SOCKET_PATH:

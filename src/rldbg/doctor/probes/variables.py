@@ -4,7 +4,7 @@ import re
 import sys
 from difflib import get_close_matches
 
-from rldbg.doctor.probes.machine import Found, Machine, check
+from rldbg.doctor.probes.machine import Machine, ProbeOutcome, check
 
 _KNOWN = (
     "RAY_DEBUG",
@@ -45,7 +45,7 @@ _MISSPELT = {
 
 
 @check("variables of Ray's debugger")
-def debugger_variables(machine: Machine) -> Found:
+def debugger_variables(machine: Machine) -> ProbeOutcome:
     values = machine.variables
     if "RAY_DEBUG_POSTMORTEM" in values:
         fix = "export RAY_DEBUG_POST_MORTEM=1 in the workers' runtime_env"
@@ -64,7 +64,7 @@ def debugger_variables(machine: Machine) -> Found:
 
 
 @check("names of variables")
-def misspelt_variables(machine: Machine) -> Found:
+def misspelt_variables(machine: Machine) -> ProbeOutcome:
     wrong = {
         name: _MISSPELT[name]
         for name in machine.variables
@@ -87,7 +87,7 @@ def misspelt_variables(machine: Machine) -> Found:
 
 
 @check("variables of the CUDA allocator")
-def allocator_variables(machine: Machine) -> Found:
+def allocator_variables(machine: Machine) -> ProbeOutcome:
     old, new = (machine.variables.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
     if old and new and old != new:
         fix = "set both to the same value, or only one"
@@ -99,7 +99,7 @@ def allocator_variables(machine: Machine) -> Found:
 
 
 @check("variables that select GPUs")
-def visible_devices(machine: Machine) -> Found:
+def visible_devices(machine: Machine) -> ProbeOutcome:
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     found = [name for name in names if machine.variables.get(name)]
     if "ROCR_VISIBLE_DEVICES" in found and len(found) > 1:
@@ -112,7 +112,7 @@ def visible_devices(machine: Machine) -> Found:
 
 
 @check("variables of NCCL")
-def nccl_variables(machine: Machine) -> Found:
+def nccl_variables(machine: Machine) -> ProbeOutcome:
     values = machine.variables
     slow = [name for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE") if values.get(name) == "1"]
     if slow:
@@ -121,7 +121,7 @@ def nccl_variables(machine: Machine) -> Found:
 
 
 @check("flight recorder of torch")
-def flight_recorder(machine: Machine) -> Found:
+def flight_recorder(machine: Machine) -> ProbeOutcome:
     values = machine.variables
     size = values.get("TORCH_FR_BUFFER_SIZE") or values.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
     if size and size != "0" and values.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "1") != "0":

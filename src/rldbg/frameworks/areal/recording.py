@@ -7,12 +7,11 @@ themselves and the versions.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rldbg.frameworks.policy_recording import Call, PolicyRecording
+from rldbg.frameworks.policy_recording import PolicyRecording
+from rldbg.frameworks.recorded import Call
 from rldbg.frameworks.sequences import Sequences, joined
 
 _NEXT = ("loss_mask", "logprobs", "old_log_probs", "advantages", "log_probs", "entropy", "ref_log_probs")
-
-_CLIPS = ("eps_clip", "eps_clip_higher", "c_clip")
 
 
 class ArealRecording(PolicyRecording):

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.frameworks.policy_recording import Call, PolicyRecording
+from rldbg.frameworks.policy_recording import PolicyRecording
+from rldbg.frameworks.recorded import Call
 from rldbg.frameworks.sequences import Sequences, on_host
 
 

@@ -5,8 +5,9 @@ The trainer's own dumps have the rewards; steps are its global steps. B samples;
 
 from typing import Any
 
-from rldbg.frameworks.policy_recording import Call, PolicyRecording
-from rldbg.frameworks.sequences import Rows, Sequences
+from rldbg.frameworks.policy_recording import PolicyRecording
+from rldbg.frameworks.recorded import Call
+from rldbg.frameworks.sequences import FieldLists, Sequences
 
 
 class NexRLRecording(PolicyRecording):
@@ -41,7 +42,7 @@ class NexRLRecording(PolicyRecording):
         self.after_update(actor.actor_module, {"grad_norm": norm})
 
 
-def _rows(batch: Any, **columns: Any) -> Rows:
+def _rows(batch: Any, **columns: Any) -> FieldLists:
     masks = _column(batch, "scoring_attention_mask")
     mask = (batch["attention_mask"] if masks is None else masks)[:, -batch["responses"].shape[1] :]
     return Sequences.padded(batch["input_ids"], batch["attention_mask"]).rows(loss_mask=mask, **columns)

@@ -7,7 +7,8 @@ parameter has none, only their norm is recorded.
 
 from typing import Any
 
-from rldbg.frameworks.policy_recording import Call, PolicyRecording
+from rldbg.frameworks.policy_recording import PolicyRecording
+from rldbg.frameworks.recorded import Call
 from rldbg.frameworks.sequences import Sequences, joined
 
 

@@ -6,7 +6,8 @@ A step is one call of run_training, counted from 1. B samples; what belongs to r
 from collections.abc import Mapping
 from typing import Any
 
-from rldbg.frameworks.policy_recording import Call, PolicyRecording
+from rldbg.frameworks.policy_recording import PolicyRecording
+from rldbg.frameworks.recorded import Call
 from rldbg.frameworks.sequences import Sequences
 
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from rldbg.frameworks.weight_recording import Call, HeldWeights
+from rldbg.frameworks.recorded import Call
+from rldbg.frameworks.weight_recording import HeldWeights
 
 
 class SglangRecording(HeldWeights):

@@ -5,7 +5,8 @@ Steps count from 1 and reach the ranks in the batch's metadata. B samples; what 
 
 from typing import Any
 
-from rldbg.frameworks.policy_recording import Call, PolicyRecording
+from rldbg.frameworks.policy_recording import PolicyRecording
+from rldbg.frameworks.recorded import Call
 from rldbg.frameworks.sequences import Sequences, chosen
 
 

@@ -5,7 +5,8 @@ Steps are rollouts, from 0. What belongs to responses has one value per response
 
 from typing import Any
 
-from rldbg.frameworks.policy_recording import Call, PolicyRecording
+from rldbg.frameworks.policy_recording import PolicyRecording
+from rldbg.frameworks.recorded import Call
 from rldbg.frameworks.sequences import Sequences
 
 

@@ -5,18 +5,17 @@ its samples packed as a tree, in which they share what they begin with; samples 
 last one that is trained on.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from rldbg.frameworks.policy_recording import PolicyRecording
-from rldbg.frameworks.recorded import FrameworkRecording, Recorded
-from rldbg.frameworks.sequences import Rows, on_host
+from rldbg.frameworks.recorded import Call, FrameworkRecording, Recorded
+from rldbg.frameworks.sequences import FieldLists, on_host
 from rldbg.frameworks.trl.places import frame_of
 
-Call = Generator[None, Any, Any]
 _VERSION = "rldbg_version"
 
 
@@ -50,7 +49,7 @@ class AsyncBatches(FrameworkRecording):
             self._resumed_at = int(self._async_trainer.state.global_step)
         self._batches.enter_step(self._resumed_at + updates)
         self._collated += 1
-        rows: Rows = {
+        rows: FieldLists = {
             "tokens": [sample["input_ids"] for sample in samples],
             "loss_mask": [sample["completion_mask"] for sample in samples],
             "logprobs": [sample["old_log_probs"] for sample in samples],
@@ -118,7 +117,7 @@ def _until_trained(sample: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sample) | {name: np.asarray(sample[name])[:end] for name in columns}
 
 
-def _rows_of_tree(computed: Mapping[str, Any]) -> Rows:
+def _rows_of_tree(computed: Mapping[str, Any]) -> FieldLists:
     """The samples of a packed tree: a trained token is the label of the position before it, whose path is the rest."""
     tree = {name: on_host(value) for name, value in computed["tree_kwargs"].items() if hasattr(value, "detach")}
     ids, depths, labels, index, sample_of = (
@@ -126,7 +125,7 @@ def _rows_of_tree(computed: Mapping[str, Any]) -> Rows:
         for name in ("input_ids", "position_ids", "shift_labels", "token_index", "segment_id")
     )
     values = {record: on_host(computed[name]) for name, record in _OF_TOKENS.items()}
-    rows: Rows = {name: [] for name in ("tokens", "loss_mask", *values)}
+    rows: FieldLists = {name: [] for name in ("tokens", "loss_mask", *values)}
     starts, ends = tree["tree_cu_seqlens_q"], tree["tree_cu_seqlens_k"]
     for sample in np.unique(sample_of):
         chosen = np.flatnonzero(sample_of == sample)

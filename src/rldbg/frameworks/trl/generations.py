@@ -3,7 +3,7 @@
 B samples, R response tokens.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import SampleId, prompt_hash
-from rldbg.frameworks.recorded import Recorded
+from rldbg.frameworks.recorded import Call, Recorded
 from rldbg.frameworks.rerun import RerunRequest
 from rldbg.frameworks.trl.async_batches import AsyncBatches
 from rldbg.frameworks.trl.places import TrainerPlace, place_of
@@ -19,7 +19,6 @@ from rldbg.frameworks.trl.sequences import distinct, drawn, on_sequences, row_nu
 from rldbg.frameworks.weight_recording import SentWeights
 from rldbg.recording import Ragged
 
-Call = Generator[None, Any, Any]
 # TRL shuffles the batch and splits it: a column of the batch that it carries along says which sample a row is.
 ROW = "rldbg_row"
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")

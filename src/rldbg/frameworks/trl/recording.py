@@ -5,19 +5,17 @@ Steps are those of the algorithm: one generation, with its iterations as epochs 
 B samples, R response tokens.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-from rldbg.frameworks.recorded import Recorded
+from rldbg.frameworks.recorded import Call, Recorded
 from rldbg.frameworks.rerun import stop_in
 from rldbg.frameworks.trl.generations import ROW, TrainerGenerations
 from rldbg.frameworks.trl.loss_facts import loss_facts, loss_form, loss_terms
 from rldbg.frameworks.trl.places import TrainerPlace, first_update, frame_of, place_of
 from rldbg.frameworks.trl.rerun import prepare, without_engine
 from rldbg.frameworks.trl.sequences import joined, samples_by_content
-
-Call = Generator[None, Any, Any]
 
 
 class TrlRecording(TrainerGenerations):

@@ -4,20 +4,19 @@ micro-batches, gradients and parameters. What both say of a sample is joined by 
 Steps count from 1, as verl's. B samples, R response tokens; verl's own tensors are jagged.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from rldbg.core import Environment
-from rldbg.frameworks.recorded import Recorded
+from rldbg.frameworks.recorded import Call, Recorded
 from rldbg.frameworks.verl.samples import extras_of, ids_of, loss_facts, numbers_of, padded, ranks_of, rows_of
 from rldbg.frameworks.verl.turns import AgentTurns, versions_of
 from rldbg.frameworks.weight_recording import SentWeights
 from rldbg.recording import OTHER_MODEL, Ragged
 
-Call = Generator[None, Any, Any]
 _OF_BATCH = frozenset(
     {"prompts", "responses", "response_mask", "rm_scores", "token_level_rewards", "rollout_log_probs", "advantages"}
     | {"old_log_probs", "values", "returns"}

@@ -3,7 +3,7 @@
 It travels with the sample to the driver, in the fields that verl lets an agent loop add.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import prompt_hash
-from rldbg.frameworks.recorded import FrameworkRecording
+from rldbg.frameworks.recorded import Call, FrameworkRecording
 
-Call = Generator[None, Any, Any]
 TURNS = "rldbg_turns"
 OUTPUT = "rldbg_output"
 """Which of how many sequences of its rollout an output is; only verl's own key says it otherwise, which ranks lack."""

@@ -30,7 +30,14 @@ from rldbg.inference.workflows.results import padded_batch, samples_of
 from rldbg.inference.workflows.runner import EpisodeObserver, Runner
 from rldbg.inference.workflows.servers import Servers, base_address
 from rldbg.inference.workflows.settings import GenerationSettings
-from rldbg.inference.workflows.shapes import Construction, Shape, adapter_of, load_workflow, rewards_here, trace_parts
+from rldbg.inference.workflows.shapes import (
+    Construction,
+    WorkflowShape,
+    adapter_of,
+    load_workflow,
+    rewards_here,
+    trace_parts,
+)
 from rldbg.inference.workflows.timeline import write_trace
 from rldbg.recording import write_batch
 
@@ -48,7 +55,7 @@ class RolloutRequest:
     n: int = 1
     limit: int | None = None
     sample: str | None = None
-    shape: Shape | None = None
+    shape: WorkflowShape | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     reward: str | None = None
     tokenizer: str | None = None

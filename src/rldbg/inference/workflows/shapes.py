@@ -15,7 +15,7 @@ from rldbg.inference.workflows.recording_proxy import RecordingProxy
 from rldbg.inference.workflows.settings import GenerationSettings
 from rldbg.inference.workflows.trl import TrlAdapter
 
-Shape = Literal["areal", "agent", "function", "trl"]
+WorkflowShape = Literal["areal", "agent", "function", "trl"]
 
 _SHAPES_THERE_ARE = (
     "a class with `async arun_episode(self, engine, data)` or `async run(self, data, **kwargs)`, a function "
@@ -67,7 +67,7 @@ def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
-def shape_of(target: Any, name: str) -> Shape:
+def shape_of(target: Any, name: str) -> WorkflowShape:
     """By its methods, then by the names of its parameters; anything else is an error that lists the shapes."""
     if callable(getattr(target, "arun_episode", None)):
         return "areal"
@@ -89,7 +89,7 @@ def _described(target: Any) -> str:
     return f"class {target.__name__}" if inspect.isclass(target) else type(target).__name__
 
 
-def load_workflow(name: str, *, shape: Shape | None, construction: Construction) -> tuple[Shape, Any]:
+def load_workflow(name: str, *, shape: WorkflowShape | None, construction: Construction) -> tuple[WorkflowShape, Any]:
     """The user's workflow and its shape; a class is made into an object."""
     target = load_user_object(name, what="workflow")
     chosen = shape or shape_of(target, name)
@@ -106,7 +106,7 @@ def load_workflow(name: str, *, shape: Shape | None, construction: Construction)
 
 
 def adapter_of(
-    shape: Shape,
+    shape: WorkflowShape,
     target: Any,
     *,
     n: int,

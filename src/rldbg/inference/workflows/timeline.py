@@ -11,11 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rldbg.core import write_whole
-
-Kind = Literal["request", "tool", "reward", "episode", "code"]
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from rldbg.core import IncompleteDataError
 from rldbg.live.diagnosis.hang import HangDiagnosis, diagnose
 from rldbg.live.diagnosis.waits import Pending, RankView, Waits
 
-Record = Mapping[str, Any]
+FlightRecord = Mapping[str, Any]
 _RANK = re.compile(r"(\d+)$")
 _TRANSFER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 _MAX_BYTES = 256 << 20
@@ -41,7 +41,7 @@ class Dumps:
 
 def read_dumps(folder: Path) -> Dumps:
     """Every dump in a folder; files end with their rank. A rank whose dump cannot be read counts as one without."""
-    records: dict[int, Record] = {}
+    records: dict[int, FlightRecord] = {}
     unreadable: dict[Path, str] = {}
     for file in sorted(folder.iterdir()):
         match = _RANK.search(file.name)
@@ -70,18 +70,18 @@ def diagnose_dumps(folder: Path) -> HangDiagnosis:
     )
 
 
-def read_record(data: bytes) -> Record:
+def read_record(data: bytes) -> FlightRecord:
     """One rank's record, checked so far that a view of it can be made. Raises ValueError."""
     try:
         record = _PlainUnpickler(io.BytesIO(data)).load()
         _view(0, record, {})
     except _DAMAGE as error:
         raise ValueError(f"not a complete flight record: {type(error).__name__}: {error}") from error
-    checked: Record = record
+    checked: FlightRecord = record
     return checked
 
 
-def waits_of(records: Mapping[int, Record]) -> Waits:
+def waits_of(records: Mapping[int, FlightRecord]) -> Waits:
     """The records of all ranks, side by side."""
     numbers = _group_numbers(records.values())
     groups: dict[str, tuple[int, ...]] = {}
@@ -90,7 +90,7 @@ def waits_of(records: Mapping[int, Record]) -> Waits:
     return Waits({rank: _view(rank, record, numbers) for rank, record in records.items()}, groups)
 
 
-def _groups(record: Record) -> dict[str, tuple[int, ...]]:
+def _groups(record: FlightRecord) -> dict[str, tuple[int, ...]]:
     return {str(name): _members(config["ranks"]) for name, config in record["pg_config"].items()}
 
 
@@ -98,12 +98,12 @@ def _members(ranks: str | Sequence[int]) -> tuple[int, ...]:
     return tuple(int(item) for item in re.findall(r"\d+", ranks)) if isinstance(ranks, str) else tuple(ranks)
 
 
-def _group_numbers(records: Iterable[Record]) -> dict[str, str]:
+def _group_numbers(records: Iterable[FlightRecord]) -> dict[str, str]:
     """The number by which pg_status calls each group; a rank without an entry of a group shares its peers'."""
     return {str(e["process_group"][0]): str(e["pg_id"]) for record in records for e in record["entries"]}
 
 
-def _view(rank: int, record: Record, numbers: Mapping[str, str]) -> RankView:
+def _view(rank: int, record: FlightRecord, numbers: Mapping[str, str]) -> RankView:
     groups = _groups(record)
     entries: Sequence[Mapping[str, Any]] = record["entries"]
     entered: dict[str, int] = {}

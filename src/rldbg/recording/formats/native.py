@@ -24,7 +24,7 @@ from rldbg.recording.records import SCHEMA_VERSION, EncodedArray, Ragged, Record
 METADATA_KEY = "rldbg"
 
 Flat = np.ndarray | EncodedArray
-Form = tuple[str, str]
+FieldForm = tuple[str, str]
 """The layout and dtype of a field."""
 
 
@@ -36,12 +36,12 @@ _ABSENT = _Absent()
 _ABSENT_JSON = {"$absent": True}
 
 
-def forms_of(fields: Mapping[str, Any]) -> dict[str, Form]:
+def forms_of(fields: Mapping[str, Any]) -> dict[str, FieldForm]:
     """The form of each field of a record."""
     return {name: form_of(value) for name, value in fields.items()}
 
 
-def forms_agree(first: Mapping[str, Form], other: Mapping[str, Form]) -> bool:
+def forms_agree(first: Mapping[str, FieldForm], other: Mapping[str, FieldForm]) -> bool:
     """Whether fields can share a file: a field is one flat array there, so it has one layout and dtype."""
     return all(first.get(name, form) == form for name, form in other.items())
 
@@ -182,10 +182,10 @@ def decode(path: Path | str) -> NativeFile:
 
 # Looked up by exact type first: each parameter of a model has many of them.
 _PLAIN_DATA = frozenset({str, bool, int, float, list, dict, type(None)})
-_DATA: Form = ("data", "")
+_DATA: FieldForm = ("data", "")
 
 
-def form_of(value: Any) -> Form:
+def form_of(value: Any) -> FieldForm:
     """A field's layout and dtype: what must agree between the records of a file."""
     if type(value) in _PLAIN_DATA:
         return _DATA

@@ -31,9 +31,9 @@ class FileBatch:
 
     since: float
     records: list[QueuedRecord] = field(default_factory=list)
-    forms: dict[str, native.Form] = field(default_factory=dict)
+    forms: dict[str, native.FieldForm] = field(default_factory=dict)
 
-    def append(self, record: QueuedRecord, forms: Mapping[str, native.Form]) -> None:
+    def append(self, record: QueuedRecord, forms: Mapping[str, native.FieldForm]) -> None:
         self.records.append(record)
         self.forms.update(forms)
 
@@ -96,7 +96,7 @@ class Batcher:
         return batch
 
 
-def _forms(record: QueuedRecord) -> dict[str, native.Form]:
+def _forms(record: QueuedRecord) -> dict[str, native.FieldForm]:
     """What must agree within a file; the names with @ stand for what the header says once for all."""
     fields = record.snapshot.fields
     if record.header.unfold is None:

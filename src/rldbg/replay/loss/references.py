@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rldbg.algorithms import Aggregation, aggregate, ppo_loss
 
 if TYPE_CHECKING:
     import torch
-
-ReferenceName = Literal["grpo", "dapo", "ppo"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from rldbg.trainer.rerun.capsule_reader import Capsule
 from rldbg.trainer.rerun.execution import StepExecution
 from rldbg.trainer.rerun.noise import measure_noise
 from rldbg.trainer.rerun.partial import PartialExecution
-from rldbg.trainer.rerun.stages import RerunReport, RerunStage, StageMeasured, StageTolerance, Verdict
+from rldbg.trainer.rerun.stages import RerunReport, RerunStage, StageMeasured, StageTolerance, StageVerdict
 from rldbg.trainer.settings import Recipe
 
 

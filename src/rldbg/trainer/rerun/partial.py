@@ -12,7 +12,7 @@ from rldbg.algorithms import aggregate, combine_losses, loss_denominator, policy
 from rldbg.core import SampleId
 from rldbg.recording import Record, Recording
 from rldbg.replay import trajectories_of
-from rldbg.trainer.rerun.stages import RerunStage, StageMeasured, StageTolerance, Verdict, judge, measure
+from rldbg.trainer.rerun.stages import RerunStage, StageMeasured, StageTolerance, StageVerdict, judge, measure
 from rldbg.trainer.settings import Recipe
 from rldbg.trainer.shards import prepare
 
@@ -47,10 +47,10 @@ class PartialExecution:
         advantages = self._advantages()
         return [
             self._advantage_stage(advantages),
-            RerunStage("forward", Verdict.NOT_EXECUTED, _NO_CAPSULE),
+            RerunStage("forward", StageVerdict.NOT_EXECUTED, _NO_CAPSULE),
             self._loss_stage(advantages),
-            RerunStage("gradient", Verdict.NOT_EXECUTED, _NO_CAPSULE),
-            RerunStage("parameter", Verdict.NOT_EXECUTED, _NO_CAPSULE),
+            RerunStage("gradient", StageVerdict.NOT_EXECUTED, _NO_CAPSULE),
+            RerunStage("parameter", StageVerdict.NOT_EXECUTED, _NO_CAPSULE),
         ]
 
     def _advantages(self) -> _Advantages | None:
@@ -67,7 +67,7 @@ class PartialExecution:
 
     def _advantage_stage(self, advantages: _Advantages | None) -> RerunStage:
         if advantages is None:
-            return RerunStage("advantage", Verdict.NOT_EXECUTED, "no trajectory of this step is recorded")
+            return RerunStage("advantage", StageVerdict.NOT_EXECUTED, "no trajectory of this step is recorded")
         measured = []
         for record, recorded in self._recorded_advantages():
             ours = [advantages.values.get(sample, float("nan")) for sample in record.samples]
@@ -103,7 +103,7 @@ class PartialExecution:
             if not there
         ]
         if missing or advantages is None:
-            return RerunStage("loss", Verdict.NOT_EXECUTED, f"not recorded: {', '.join(missing)}")
+            return RerunStage("loss", StageVerdict.NOT_EXECUTED, f"not recorded: {', '.join(missing)}")
         denominators = self._denominators(list(forwards.values()))
         measured: list[StageMeasured] = []
         for place in sorted(losses.keys() & forwards.keys()):

@@ -12,7 +12,7 @@ import numpy as np
 from rldbg.lazy import shown_by
 
 
-class Verdict(StrEnum):
+class StageVerdict(StrEnum):
     """How a stage compares with its recording."""
 
     EXACT = "exact"
@@ -54,7 +54,7 @@ class RerunStage:
     """One stage: its verdict, and the quantities behind it."""
 
     name: str
-    verdict: Verdict
+    verdict: StageVerdict
     note: str = ""
     measured: tuple[StageMeasured, ...] = ()
     tolerance: StageTolerance | None = None
@@ -92,12 +92,12 @@ class RerunReport:
 
     @property
     def first_difference(self) -> RerunStage | None:
-        return next((stage for stage in self.stages if stage.verdict is Verdict.DIFFERS), None)
+        return next((stage for stage in self.stages if stage.verdict is StageVerdict.DIFFERS), None)
 
     @property
     def reproduced(self) -> bool:
         """Whether something was compared and nothing was beyond its tolerance."""
-        compared = any(stage.verdict in (Verdict.EXACT, Verdict.WITHIN) for stage in self.stages)
+        compared = any(stage.verdict in (StageVerdict.EXACT, StageVerdict.WITHIN) for stage in self.stages)
         return compared and self.first_difference is None
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,9 +138,9 @@ def measure(
 def judge(name: str, measured: Sequence[StageMeasured], tolerance: StageTolerance, note: str = "") -> RerunStage:
     """The verdict on a stage from all its quantities; without any it was executed but not compared."""
     if not measured:
-        return RerunStage(name, Verdict.NOT_COMPARED, note)
+        return RerunStage(name, StageVerdict.NOT_COMPARED, note)
     if all(item.exact for item in measured):
-        verdict = Verdict.EXACT
+        verdict = StageVerdict.EXACT
     else:
-        verdict = Verdict.WITHIN if all(item.within for item in measured) else Verdict.DIFFERS
+        verdict = StageVerdict.WITHIN if all(item.within for item in measured) else StageVerdict.DIFFERS
     return RerunStage(name, verdict, note, tuple(measured), tolerance)
