@@ -8,6 +8,6 @@ from rldbg.tripwire import Event
 
 
 def to_terminal(steps: int, events: Sequence[Event]) -> Iterator[Any]:
-    yield f"{steps} steps judged, {len(events) or 'no'} event{'' if len(events) == 1 else 's'}"
+    yield f"{steps} steps checked, {len(events) or 'no'} event{'' if len(events) == 1 else 's'}"
     if events:
         yield findings_to_terminal([event.to_finding() for event in events])
