@@ -96,10 +96,14 @@ def test_a_loss_that_follows_from_its_tokens_passes_without_its_terms(tmp_path, 
 
 
 def test_a_loss_of_the_wrong_sign_is_found_without_its_terms(tmp_path):
-    [finding] = recorded(
-        tmp_path, lambda terms, mask: -(np.abs(terms) * mask).sum() * np.sign(token_mean(terms, mask))
-    ).findings
+    [finding] = recorded(tmp_path, lambda *terms: -0.25 * sequence_mean(*terms)).findings
     assert finding.id == "loss-follows-inputs" and "sign of -ratio" in finding.evidence[0]
+
+
+@pytest.mark.parametrize("bonus", [0.3, -3.0])
+def test_a_bonus_that_outweighs_the_policy_is_no_wrong_sign(tmp_path, bonus):
+    report = recorded(tmp_path, lambda terms, mask: token_mean(terms, mask) * 0.01 - bonus * mask.sum() / 15)
+    assert "none of the usual reductions" in report.not_applicable["loss-follows-inputs"]
 
 
 def test_a_loss_that_no_rule_explains_is_left_open(tmp_path):

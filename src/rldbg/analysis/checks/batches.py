@@ -34,14 +34,14 @@ def _only_drawn_tokens_trained(view: StepView) -> Iterable[Violation]:
 def _samples_trained_once(view: StepView) -> Iterable[Violation]:
     """Every sample of the step is in one micro-batch of each epoch.
 
-    Loops that do not number epochs have them as mini-batches of all samples.
+    Loops that do not number epochs have them as runs of mini-batches with all samples.
     """
     epochs: dict[int, Counter[SampleId]] = defaultdict(Counter)
     updates: dict[tuple[int, int], Counter[SampleId]] = defaultdict(Counter)
     for record in view.side.records("forward_data", view.step):
         epochs[record.key.epoch].update(record.samples)
         updates[record.key.epoch, record.key.mini_batch].update(record.samples)
-    if view.samples and all(found == Counter(view.samples.keys()) for found in updates.values()):
+    if view.samples and _are_whole_epochs([found for _, found in sorted(updates.items())], view.samples.keys()):
         return
     if not view.samples or not any(epochs.values()):
         raise NotApplicable("no trajectories beside forward_data with sample ids")
@@ -52,6 +52,18 @@ def _samples_trained_once(view: StepView) -> Iterable[Violation]:
             if left:
                 evidence = f"{len(left)} of {len(view.samples)} samples are trained on {text}, for example {left[0]}"
                 yield Violation(f"step {view.step} epoch {epoch}", (evidence,))
+
+
+def _are_whole_epochs(updates: Iterable[Counter[SampleId]], samples: Iterable[SampleId]) -> bool:
+    """Whether all samples come once, then once again, and so on to the end."""
+    once, seen = Counter(samples), Counter[SampleId]()
+    for found in updates:
+        seen = seen + found
+        if not seen <= once:
+            return False
+        if seen == once:
+            seen = Counter()
+    return not seen
 
 
 def _padding_is_ignored(view: StepView) -> Iterable[Violation]:

@@ -3,7 +3,8 @@ recorded.
 
 How tokens are reduced to one loss, where the ratio is clipped and what the sum is divided by is not recorded either. So
 a step holds if one rule of those in use explains all of its micro-batches, up to one factor for all of them; and it is
-violated if every rule agrees on a sign that the losses do not have. Anything else is not decided here.
+violated if every rule agrees on a sign that the policy's losses do not have, or if whole losses, which may have terms
+of entropy and KL, are what a rule gives with the wrong sign. Anything else is not decided here.
 """
 
 from __future__ import annotations
@@ -24,31 +25,32 @@ _Cell = tuple[int, int, int, int]
 def losses_follow_tokens(view: StepView, lacking: str) -> Iterable[Violation]:
     losses = {_cell(record): record for record in view.side.records("loss", view.step)}
     cells: list[tuple[_Cell, float, list[float]]] = []
+    names = set()
     for record in view.side.records("forward_data", view.step):
         loss = losses.get(_cell(record))
         name = next((item for item in _LOSSES if loss is not None and item in loss.fields), None)
         terms = _terms(view, record)
         if loss is not None and name is not None and terms is not None:
             cells.append((_cell(record), float(loss.array(name).reshape(-1)[0]), list(_reduced(*terms))))
+            names.add(name)
     if not cells:
         raise NotApplicable(lacking or "no is_loss_debug, and no losses beside log probs, old log probs and advantages")
     given = np.array([loss for _, loss, _ in cells])
     expected = np.array([values for *_, values in cells])
     if any(_fits(given, column) for column in expected.T):
         return
-    wrong = [
-        (cell, loss, values[0])
-        for cell, loss, values in cells
-        if all(loss * value < 0 and abs(value) > _SLACK for value in values)
-    ]
-    if len(wrong) < len(cells):
+    by_policy = names == {"pg_loss"} and all(
+        loss * value < 0 and abs(value) > _SLACK for _, loss, values in cells for value in values
+    )
+    reversed_rule = next((n for n, column in enumerate(expected.T) if _fits(-given, column)), 0 if by_policy else None)
+    if reversed_rule is None:
         raise NotApplicable("losses that none of the usual reductions explains, and no is_loss_debug")
-    (rank, micro, _, _), given_loss, value = wrong[0]
+    (rank, micro, _, _), given_loss, values = cells[0]
     yield Violation(
         f"step {view.step} rank {rank} micro {micro}",
         (
             "the loss does not have the sign of -ratio * advantage",
-            f"it is {given_loss:.6g}; the terms give {value:.6g}",
+            f"it is {given_loss:.6g}; the terms give {values[reversed_rule]:.6g}",
         ),
     )
 
@@ -58,11 +60,11 @@ def _cell(record: Record) -> _Cell:
     return key.rank, key.micro, key.epoch, key.mini_batch
 
 
-def _terms(view: StepView, record: Record) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
-    """Ratios and advantages of the trained tokens of each sample; None if any is not known."""
+def _terms(view: StepView, record: Record) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]] | None:
+    """Ratios, advantages and log probs of the trained tokens of each sample; None if any is not known."""
     if "log_probs" not in record.fields or not record.samples:
         return None
-    ratios, advantages = [], []
+    ratios, advantages, new = [], [], []
     for sample, log_probs in zip(record.samples, record.rows("log_probs"), strict=False):
         known = view.samples.get(sample)
         old = None if known is None else known.quantities.get("old_log_probs")
@@ -71,22 +73,27 @@ def _terms(view: StepView, record: Record) -> tuple[list[np.ndarray], list[np.nd
         mask = np.asarray(known.loss_mask)[known.prompt_length :] != 0
         length = min(len(mask), len(log_probs), len(old.values))
         gap = np.asarray(log_probs, np.float64)[:length] - np.asarray(old.values, np.float64)[:length]
+        new.append(np.asarray(log_probs, np.float64)[:length][mask[:length]])
         ratios.append(np.exp(gap)[mask[:length]])
         of_tokens, count = known.trained("advantages"), len(ratios[-1])
         # With a critic each token has its own.
         has_each = of_tokens is not None and len(of_tokens[0]) == count
         advantages.append(of_tokens[0] if of_tokens and has_each else np.full(count, view.advantages[sample]))
-    return ratios, advantages
+    return ratios, advantages, new
 
 
-def _reduced(ratios: list[np.ndarray], advantages: list[np.ndarray]) -> Iterator[float]:
-    """The loss by every rule: three reductions of the tokens for each clip."""
-    for low, high in _CLIPS:
-        rows = [
+def _reduced(ratios: list[np.ndarray], advantages: list[np.ndarray], log_probs: list[np.ndarray]) -> Iterator[float]:
+    """The loss by every rule: three reductions of the tokens for each clip, and for REINFORCE, which has no ratio."""
+    by_token = [
+        [
             np.maximum(-ratio * value, -np.clip(ratio, 1 - low, 1 + high) * value)
             for ratio, value in zip(ratios, advantages, strict=True)
-            if ratio.size
         ]
+        for low, high in _CLIPS
+    ]
+    by_token.append([-new * value for new, value in zip(log_probs, advantages, strict=True)])
+    for every in by_token:
+        rows = [row for row in every if row.size]
         tokens = sum(row.size for row in rows)
         yield sum(float(row.sum()) for row in rows) / max(tokens, 1)
         yield sum(float(row.mean()) for row in rows) / max(len(rows), 1)
