@@ -16,6 +16,7 @@ import numpy as np
 from rldbg.analysis.fields import FieldDifference, compare_tensors
 from rldbg.analysis.noise.levels import NoiseLevel, Update
 from rldbg.analysis.noise.log_prob_sensitivity import MARGIN, first_pass_gaps, forward_gaps, log_prob_sensitivity
+from rldbg.analysis.noise.movement import roundoffs_of_movement
 from rldbg.analysis.noise.precision import computing_roundoff, parameter_norm
 from rldbg.analysis.noise.tensors import (
     GRADIENT,
@@ -69,6 +70,7 @@ def judge_with_noise(
     first = first_of(result.fields.values())
     if first is None or not tolerances.propagates or not any(_updates(a, b)):
         return []
+    moved = {} if _has_parameters(a, b) else roundoffs_of_movement(a, b)
     histories = tensor_histories(a, b, steps)
     levels = _Levels()
     coarse = computing_roundoff(histories)
@@ -85,8 +87,8 @@ def judge_with_noise(
     levels.sensitivity = log_prob_sensitivity(a, b, histories)
     levels.see_rounding(coarse, parameter_norm(histories), first_pass_gaps(a, b, resampled))
     gaps = forward_gaps(a, b, steps, resampled)
-    given = tolerances.after(levels.roundoffs(), always=levels.rounding)
-    if levels.sensitivity is None and _are_rare(gaps, given):
+    given = tolerances.after(levels.roundoffs() or moved, always=levels.rounding)
+    if not moved and levels.sensitivity is None and _are_rare(gaps, given):
         levels.margin = MARGIN
         given = tolerances.after(levels.roundoffs(), always=levels.rounding)
     for update, block, difference in left:
@@ -108,8 +110,13 @@ def judge_with_noise(
     return levels.all()
 
 
+def _has_parameters(a: Side, b: Side) -> bool:
+    return bool(a.steps(PARAMETER) & b.steps(PARAMETER))
+
+
 def _updates(a: Side, b: Side) -> Iterator[Update]:
-    for kind in (GRADIENT, PARAMETER):
+    """Without parameters, each pass is taken to be followed by an update."""
+    for kind in (GRADIENT, PARAMETER, *(() if _has_parameters(a, b) else ("forward_data",))):
         for step in a.steps(kind) & b.steps(kind):
             yield from ((step, *update) for update in a.updates(kind, step))
 
