@@ -53,6 +53,8 @@ def compare(
     left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros, first_update=first_update)
     right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift or 0, first_update=first_update)
     right.twin = left
+    left.number_like(right)
+    right.number_like(left)
     if shift is None:
         _refuse_other_numbering(left, right)
     chosen = _steps_to_compare(left, right, steps)
@@ -71,6 +73,8 @@ def compare(
     if tolerances.propagates and kinds is None:
         judge_by_rules(left, right, chosen, total)
     others = [Side(item, "A2", num_ranks=num_ranks, num_micros=num_micros) for item in repetitions]
+    for other in others:
+        other.number_like(left)
     if others:
         judge_by_repetitions(left, right, others, chosen, kinds, tolerances, total)
     unaligned = [finding for finding in total.findings if finding.id == "unaligned"]

@@ -2,14 +2,16 @@
 
 Where a record says by what its mini-batch is divided (`extra_info.denominator`), the loss of a micro-batch is its share
 of the whole. Where none does, it is a share, a mean of its own, or a share of its rank's loss, which data parallelism
-averages over ranks: whichever brings the two sides closer.
+averages over ranks: whichever brings the two sides closer. Where gradients tell that a loss is the same, one side may
+record its shares and the other its means.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 from rldbg.analysis.leaves import is_number
@@ -18,6 +20,8 @@ from rldbg.recording import Record
 _METRICS_THAT_ADD_UP = ("loss", "pg_loss", "entropy_loss", "kl_loss", "entropy", "tokens")
 # Relative: losses that agree, whatever others do.
 _SAME = 1e-4
+_CLOSER = 0.1
+_NEAR_ZERO = 1e-2
 # Facts of the mini-batch that every one of its micro-batches repeats.
 _SHARED_FACTS = ("denominator", "aggregation")
 
@@ -40,12 +44,40 @@ def by_mini_batch(records: Sequence[Record]) -> dict[tuple[int, int], Record]:
     return {place: _added(members) for place, members in groups.items()}
 
 
-def by_samples(
-    a: Sequence[Record], b: Sequence[Record]
-) -> tuple[dict[tuple[int, int], Record], dict[tuple[int, int], Record]]:
-    """One record per mini-batch of both sides, without denominators: losses added, or averaged by samples or ranks."""
+Reduced = dict[tuple[int, int], Record]
+
+
+def by_samples(a: Sequence[Record], b: Sequence[Record], *, each_its_own: bool) -> tuple[Reduced, Reduced]:
+    """One record per mini-batch of both sides, without denominators: losses added, or averaged by samples or ranks.
+
+    `each_its_own` lets the sides do so differently.
+    """
     tried = [(_reduced(a, weights), _reduced(b, weights)) for weights in (_all_one, _shares, _per_rank)]
-    return min(tried, key=lambda sides: _apart(*sides))
+    if each_its_own:
+        tried += _each_its_own(a, b)
+    floor = _floor((*a, *b))
+    return min(tried, key=lambda sides: _apart(sides[0], sides[1], floor))
+
+
+def shares_and_means(
+    a: Sequence[Record], b: Sequence[Record], paired: tuple[Mapping[Any, Record], Mapping[Any, Record]]
+) -> tuple[Reduced, Reduced] | None:
+    """One record per mini-batch, if one side records shares of it and the other means; None if as `paired` they agree.
+
+    The number of micro-batches is a factor that no rounding comes near.
+    """
+    floor = _floor((*a, *b))
+    best = min(_each_its_own(a, b), key=lambda sides: _apart(sides[0], sides[1], floor))
+    return best if _median_gap(*best, floor) < _CLOSER * _median_gap(*paired, floor) else None
+
+
+def _floor(records: Iterable[Record]) -> float:
+    """Losses smaller than this are what rounding leaves where micro-batches cancel."""
+    return max((_NEAR_ZERO * abs(float(record.fields.get("loss", 0.0))) for record in records), default=0.0)
+
+
+def _each_its_own(a: Sequence[Record], b: Sequence[Record]) -> list[tuple[Reduced, Reduced]]:
+    return [(_reduced(a, one), _reduced(b, other)) for one, other in permutations((_all_one, _shares))]
 
 
 def _all_one(members: Sequence[Record]) -> list[float]:
@@ -61,9 +93,7 @@ def _per_rank(members: Sequence[Record]) -> list[float]:
     return [1 / len({record.key.rank for record in members})] * len(members)
 
 
-def _reduced(
-    records: Sequence[Record], weights_of: Callable[[Sequence[Record]], list[float]]
-) -> dict[tuple[int, int], Record]:
+def _reduced(records: Sequence[Record], weights_of: Callable[[Sequence[Record]], list[float]]) -> Reduced:
     groups: dict[tuple[int, int], list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda record: record.key):
         groups[record.key.epoch, record.key.mini_batch].append(record)
@@ -75,14 +105,22 @@ def _reduced(
     return found
 
 
-def _apart(a: Mapping[tuple[int, int], Record], b: Mapping[tuple[int, int], Record]) -> tuple[int, float]:
+def _apart(a: Mapping[Any, Record], b: Mapping[Any, Record], floor: float) -> tuple[int, float]:
     """How many mini-batches differ, and the median of their relative differences: a fault in some mini-batches must not
     decide how all of them are added up."""
-    gaps = [0.0]
+    gaps = [0.0, *_gaps(a, b, floor)]
+    return sum(gap > _SAME for gap in gaps), sorted(gaps)[len(gaps) // 2]
+
+
+def _median_gap(a: Mapping[Any, Record], b: Mapping[Any, Record], floor: float) -> float:
+    gaps = sorted(_gaps(a, b, floor))
+    return gaps[len(gaps) // 2] if gaps else 0.0
+
+
+def _gaps(a: Mapping[Any, Record], b: Mapping[Any, Record], floor: float) -> Iterator[float]:
     for place in a.keys() & b.keys():
         one, other = (float(side[place].fields.get("loss", 0.0)) for side in (a, b))
-        gaps.append(abs(one - other) / max(abs(one), abs(other), 1e-12))
-    return sum(gap > _SAME for gap in gaps), sorted(gaps)[len(gaps) // 2]
+        yield abs(one - other) / max(abs(one), abs(other), floor, 1e-12)
 
 
 def _added(records: Sequence[Record]) -> Record:

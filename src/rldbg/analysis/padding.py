@@ -49,10 +49,23 @@ def real_tokens(record: Record, tokens: np.ndarray) -> tuple[np.ndarray, np.ndar
     behind = np.unique(tokens[:, -1][ends < width]).tolist()
     for pad in np.unique(tokens[:, 0][leading > 0]).tolist():
         at_start = (tokens[:, 0] == pad) & (leading > 0)
-        is_known = pad in behind or leading[at_start].max() > 1
+        is_known = pad in behind or leading[at_start].max() > 1 or _aligns_prompts(tokens, leading, at_start, trained)
         if is_known and _is_fill(leading, at_start) and (_lengths(leading, at_start) >= _MANY or only_at_ends(pad)):
             starts[at_start] += leading[at_start]
     return np.minimum(starts, ends), ends
+
+
+def _aligns_prompts(tokens: np.ndarray, leading: np.ndarray, rows: np.ndarray, trained: np.ndarray) -> bool:
+    """Whether without the runs of these rows all prompts begin with one token, as they do not with them, and all
+    responses begin in one column: prompts that differ by one token are padded by one."""
+    begins = tokens[np.arange(len(tokens)), np.where(rows, np.minimum(leading, tokens.shape[1] - 1), 0)]
+    first = np.argmax(trained, axis=1)
+    return (
+        not rows.all()
+        and len(np.unique(begins)) == 1
+        and bool(trained.any(axis=1).all())
+        and len(np.unique(first)) == 1
+    )
 
 
 def _is_fill(run: np.ndarray, rows: np.ndarray) -> bool:

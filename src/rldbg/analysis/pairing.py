@@ -48,9 +48,9 @@ def pair_kind(
     records_a = list(a.records(kind, step))
     records_b = list(b.records(kinds[1], step))
     if kind == "loss":
+        are_named = all(record.samples for record in (*records_a, *records_b))
         records_a, records_b = _losses(a, step, records_a, samples_a), _losses(b, step, records_b, samples_b)
-        ids_a, ids_b = _ids(records_a), _ids(records_b)
-        return pair_losses(kind, step, records_a, records_b, pair_samples(ids_a, ids_b, samples_a, samples_b).to_b)
+        return _pair_losses(kind, step, (a, records_a, samples_a), (b, records_b, samples_b), are_named=are_named)
     if not _has_rows(kind, records_a, records_b):
         return pair_tensors(kind, step, records_a, records_b)
     pairing = Pairing(kind, step, "ids")
@@ -64,11 +64,29 @@ def pair_kind(
         pairing.blocks = [masked_like_losses(block) for block in pairing.blocks]
     if kind == "value_loss" and any(not _is_whole(block) for block in pairing.blocks):
         # Cut differently: the losses of their micro-batches belong to no row.
-        to_b = pair_samples(_ids(records_a), _ids(records_b), samples_a, samples_b).to_b
-        losses = pair_losses(kind, step, [*map(_numbers, records_a)], [*map(_numbers, records_b)], to_b)
+        mine, others = ([*map(_numbers, records)] for records in (records_a, records_b))
+        losses = _pair_losses(kind, step, (a, mine, samples_a), (b, others, samples_b), are_named=True)
         pairing.blocks += losses.blocks
         pairing.notes += losses.notes
     return pairing
+
+
+_Losses = tuple[Side, list[Record], StepSamples]
+
+
+def _pair_losses(kind: str, step: int, a: _Losses, b: _Losses, *, are_named: bool) -> Pairing:
+    (side_a, records_a, samples_a), (side_b, records_b, samples_b) = a, b
+    pairs = pair_samples(_ids(records_a), _ids(records_b), samples_a, samples_b)
+    to_b = pairs.to_b
+    if not are_named or pairs.method != "ids":
+        # Samples with equal tokens are interchangeable, and go by the name of the first of them.
+        names = _first_alike(samples_b)
+        to_b = {sample: names.get(partner, partner) for sample, partner in to_b.items()}
+        records_b = [
+            replace(item, samples=tuple(names.get(sample, sample) for sample in item.samples)) for item in records_b
+        ]
+    gradients_tell = all(step in side.steps("gradient") for side in (side_a, side_b))
+    return pair_losses(kind, step, records_a, records_b, to_b, gradients_tell=gradients_tell)
 
 
 def _is_whole(block: Block) -> bool:
@@ -89,18 +107,21 @@ def _losses(side: Side, step: int, records: list[Record], known: StepSamples) ->
     """Losses with the samples of the pass that made them, where the loop recorded those with the pass only."""
     if all(record.samples for record in records):
         return records
-    passes = {}
+    passes: dict[tuple[int, ...], tuple[SampleId, ...]] = {}
     for kind in ("batch_inputs", "forward_data"):
+        of_kind: dict[tuple[int, ...], tuple[SampleId, ...]] = defaultdict(tuple)
         for record, ids in _with_samples(list(side.records(kind, step)), known):
-            if ids:
-                passes[record.key[2:]] = ids
-    # Samples with equal tokens are interchangeable, and go by the name of the first of them.
+            of_kind[record.key[2:]] += ids or ()  # a loop may call its model several times per micro-batch
+        passes |= {key: ids for key, ids in of_kind.items() if ids}
+    return [replace(record, samples=record.samples or passes.get(record.key[2:], ())) for record in records]
+
+
+def _first_alike(known: StepSamples) -> dict[SampleId, SampleId]:
+    """Of samples with equal tokens, the first."""
     first: dict[bytes, SampleId] = {}
-    names = {
+    return {
         sample: first.setdefault(token_bytes(known.tokens[sample]), sample) for sample in sorted(known.tokens, key=str)
     }
-    found = [replace(record, samples=record.samples or passes.get(record.key[2:], ())) for record in records]
-    return [replace(item, samples=tuple(names.get(sample, sample) for sample in item.samples)) for item in found]
 
 
 def _copies(a: Sequence[Record], b: Sequence[Record]) -> list[tuple[list[Record], list[Record]]]:
@@ -215,6 +236,8 @@ def _pair_by_sample(
 ) -> Pairing:
     if _in_step(named_a, named_b) and not (samples_a.made_up_ids or samples_b.made_up_ids):
         return Pairing(kind, step, "ids", [_whole(one, other) for one, other in zip(named_a, named_b, strict=True)])
+    # A sample meets itself in the same update, whatever micro-batch it is in there.
+    named_a, named_b = (sorted(named, key=lambda item: item[0].key[4:]) for named in (named_a, named_b))
     ids_a = [sample for _, ids in named_a for sample in ids or ()]
     ids_b = [sample for _, ids in named_b for sample in ids or ()]
     pairs = pair_samples(ids_a, ids_b, samples_a, samples_b)

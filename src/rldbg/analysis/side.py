@@ -14,6 +14,7 @@ from rldbg.analysis.unpadding import (
     extents,
     mark_padding,
     mark_trained,
+    unpack,
     unpad_responses,
     unpad_sequences,
 )
@@ -50,10 +51,11 @@ class SideSource(NamedTuple):
     num_micros: int | None
     shift: int
     first_update: bool
+    updates_per_epoch: int | None
 
     def open(self) -> Side:
-        path, layout, label, num_ranks, num_micros, shift, first_update = self
-        return Side(
+        path, layout, label, num_ranks, num_micros, shift, first_update, updates_per_epoch = self
+        side = Side(
             open_recording(path, layout=layout),
             label,
             num_ranks=num_ranks,
@@ -61,6 +63,8 @@ class SideSource(NamedTuple):
             shift=shift,
             first_update=first_update,
         )
+        side.updates_per_epoch = updates_per_epoch
+        return side
 
 
 class Side:
@@ -88,6 +92,7 @@ class Side:
         self._entries = defaultdict(list)
         self._said: set[str] = set()
         self.updates_per_pass = 1
+        self.updates_per_epoch: int | None = None
         self._kept: dict[tuple[str, int], list[Record]] = {}
         self._extents: tuple[int | None, Extents] = (None, {})
         for entry in recording.entries():
@@ -118,9 +123,36 @@ class Side:
             last = self.updates_per_pass - 1 if kind == "param" else 0
             entries[:] = [entry for entry in entries if entry.mini_batch % self.updates_per_pass == last]
 
-    def _by_pass(self, record: Record) -> Record:
-        number = record.key.mini_batch // self.updates_per_pass
-        return replace(record, key=record.key._replace(mini_batch=number))
+    def number_like(self, other: Side) -> None:
+        """Numbers updates by epoch and mini-batch as `other` does, where this side counts them through each step.
+
+        That is what `record_loop` does, and a loop of its own that leaves epochs out.
+        """
+        sizes = set()
+        for step in self.steps() & other.steps():
+            mine, theirs = self._all_updates(step), other._all_updates(step)
+            size = 1 + max((number for _, number in theirs), default=0)
+            epochs = 1 + max((epoch for epoch, _ in theirs), default=0)
+            is_counted = mine == {(0, number) for number in range(size * epochs)}
+            if mine == theirs == {(0, 0)}:
+                continue
+            if not is_counted or len(theirs) != size * epochs:
+                return
+            sizes.add((size, epochs))
+        if len(sizes) == 1 and max(sizes)[1] > 1:
+            self.updates_per_epoch = max(sizes)[0]
+
+    def _all_updates(self, step: int) -> set[tuple[int, int]]:
+        return {update for kind in self.kinds() for update in self.updates(kind, step)}
+
+    def _update(self, epoch: int, mini_batch: int) -> tuple[int, int]:
+        """The epoch and mini-batch by which analysis knows an update."""
+        number = mini_batch // self.updates_per_pass
+        return (epoch, number) if self.updates_per_epoch is None else divmod(number, self.updates_per_epoch)
+
+    def _renumbered(self, record: Record) -> Record:
+        epoch, number = self._update(record.key.epoch, record.key.mini_batch)
+        return replace(record, key=record.key._replace(epoch=epoch, mini_batch=number))
 
     @cached_property
     def weight_faults(self) -> dict[int, list[WeightFault]] | None:
@@ -151,7 +183,17 @@ class Side:
 
     @property
     def source(self) -> SideSource:
-        return SideSource(self.recording.title, self.recording.layout.name, self.label, *self._narrowed)
+        num_ranks, num_micros, shift, first_update = self._narrowed
+        return SideSource(
+            self.recording.title,
+            self.recording.layout.name,
+            self.label,
+            num_ranks,
+            num_micros,
+            shift,
+            first_update,
+            self.updates_per_epoch,
+        )
 
     def size_bytes(self, kind: str, step: int) -> int:
         """The size of the files of a kind and step."""
@@ -170,7 +212,7 @@ class Side:
     def updates(self, kind: str, step: int) -> set[tuple[int, int]]:
         """The optimizer steps, as (epoch, mini-batch), that have records of a kind."""
         entries = self._entries.get((kind, step), ())
-        return {(entry.epoch, entry.mini_batch // self.updates_per_pass) for entry in entries}
+        return {self._update(entry.epoch, entry.mini_batch) for entry in entries}
 
     def records(self, kind: str, step: int) -> Iterator[Record]:
         """Unpadded, in the order of their keys, each read lazily; those of the last step are cached if few
@@ -216,14 +258,16 @@ class Side:
         )
 
     def _unpadded(self, record: Record, step: int) -> Record:
-        if self.updates_per_pass > 1:
-            record = self._by_pass(record)
+        if self.updates_per_pass > 1 or self.updates_per_epoch is not None:
+            record = self._renumbered(record)
         if record.key.kind in SEQUENCE_KINDS:
             return unpad_sequences(record)
 
         def known() -> Extents:
             return self._step_extents(step)
 
+        if record.key.kind == "batch_inputs":
+            record = unpack(record, known)
         return mark_trained(mark_padding(unpad_responses(record, known), known), known)
 
     def _step_extents(self, step: int) -> Extents:

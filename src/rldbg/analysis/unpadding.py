@@ -9,8 +9,9 @@ What is padding is read from `attention_mask` where the record has one, else rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ _OF_SEQUENCES = frozenset({"input_ids", "position_ids", _MASK})
 
 class Extent(NamedTuple):
     """How long a sample's sequence and its prompt are; where its response began in the padded record, and how wide that
-    was (0 for ragged rows); the sequence, and which of its tokens are trained on."""
+    was (0 for ragged rows); the sequence, which of its tokens are trained on, and the engine's log probs of them."""
 
     length: int
     prompt: int
@@ -37,6 +38,7 @@ class Extent(NamedTuple):
     width: int
     tokens: np.ndarray
     trained: np.ndarray
+    sampled: np.ndarray | None
 
 
 Extents = Mapping[SampleId, Extent]
@@ -73,10 +75,22 @@ def extents(record: Record) -> dict[SampleId, Extent]:
     if is_padded(record.fields["tokens"]):
         dense = np.asarray(record.fields["tokens"])
         columns, width = prompts + real_tokens(record, dense)[0], dense.shape[1]
-    rows = zip(tokens.lengths.tolist(), prompts.tolist(), columns.tolist(), tokens, loss_mask, strict=True)
+    log_probs = ragged.fields.get("logprobs")
+    sampled: Iterable[Any] = repeat(None, len(tokens))
+    if isinstance(log_probs, Ragged) and np.array_equal(log_probs.offsets, tokens.offsets):
+        sampled = log_probs
+    rows = zip(tokens.lengths.tolist(), prompts.tolist(), columns.tolist(), tokens, loss_mask, sampled, strict=True)
     return {
-        sample: Extent(length, prompt, column, width, np.asarray(ids), np.asarray(mask) != 0)
-        for sample, (length, prompt, column, ids, mask) in zip(record.samples, rows, strict=False)
+        sample: Extent(
+            length,
+            prompt,
+            column,
+            width,
+            np.asarray(ids),
+            np.asarray(mask) != 0,
+            None if drawn is None else np.asarray(drawn),
+        )
+        for sample, (length, prompt, column, ids, mask, drawn) in zip(record.samples, rows, strict=False)
     }
 
 
@@ -115,6 +129,48 @@ def mark_padding(record: Record, known: Callable[[], Extents]) -> Record:
     if (real.sum(1) != length[:, 0]).any():
         return record
     return replace(record, fields={**record.fields, "input_ids": np.where(real, dense, NO_TOKEN)})
+
+
+def unpack(record: Record, known: Callable[[], Extents]) -> Record:
+    """A record whose rows are several samples one behind the other, with one row per sample.
+
+    Positions that begin anew say where; else rows that are known samples, and padding behind them.
+    """
+    ids = record.fields.get("input_ids")
+    if record.samples or not is_padded(ids) or ids is None:
+        return record
+    dense = np.asarray(ids)
+    positions = np.asarray(record.fields.get("position_ids"))
+    places = positions if positions.shape == dense.shape else None
+    sequences = {np.ascontiguousarray(item.tokens, "<i8").tobytes(): item.length for item in known().values()}
+    lengths = [_packed_lengths(row, None if places is None else places[n], sequences) for n, row in enumerate(dense)]
+    if any(found is None for found in lengths) or all(len(found or ()) < 2 for found in lengths):
+        return record
+    offsets = np.concatenate([[0], np.cumsum([size for found in lengths for size in found or ()])])
+    kept = np.arange(dense.shape[1])[None] < np.array([sum(found or ()) for found in lengths])[:, None]
+    fields = dict(record.fields)
+    for name in _OF_SEQUENCES & fields.keys():
+        if is_padded(fields[name]) and fields[name].shape == dense.shape:
+            fields[name] = Ragged(np.asarray(fields[name])[kept], offsets)
+    return replace(record, fields=fields)
+
+
+def _packed_lengths(row: np.ndarray, places: np.ndarray | None, sequences: Mapping[bytes, int]) -> list[int] | None:
+    """The lengths of the samples that a row consists of; None where it does not consist of known ones."""
+    cuts = None if places is None else [*np.flatnonzero(places == 0).tolist(), len(row)]
+    found: list[int] = []
+    start = 0
+    wide = np.ascontiguousarray(row, "<i8")
+    sizes = sorted(set(sequences.values()), reverse=True)
+    while start < len(row):
+        fitting = (size for size in sizes if wide[start : start + size].tobytes() in sequences)
+        size = next((size for size in fitting if cuts is None or start + size in cuts), None)
+        if size is None:
+            break
+        found.append(size)
+        start += size
+    is_filled = len(np.unique(row[start:])) <= 1
+    return found if found and is_filled else None
 
 
 def unpad_responses(record: Record, known: Callable[[], Extents]) -> Record:
@@ -158,6 +214,8 @@ def unpad_responses(record: Record, known: Callable[[], Extents]) -> Record:
             if not ahead and trained is not None and _is_one_early(trained, begun + prompt):
                 ahead = 1
             starts = begun + prompt - ahead
+        elif (laid_out := _layout(value, trained, [reach[sample] for sample in record.samples])) is not None:
+            starts = laid_out
         elif columns > responses.max() and ((width == columns) | (width == columns + 1)).all():
             starts = column - (width - columns)
             # Rows of their own width may be as wide by accident.
@@ -170,6 +228,61 @@ def unpad_responses(record: Record, known: Callable[[], Extents]) -> Record:
             starts = _response_starts(trained, prompt, responses, used)
         fields[name] = _cut(value, starts, np.minimum(starts + responses, columns))
     return replace(record, fields=fields)
+
+
+def _layout(
+    value: np.ndarray | EncodedArray, trained: np.ndarray | None, samples: Sequence[Extent]
+) -> np.ndarray | None:
+    """The column of each row's first response token, where rows cover whole sequences; None where nothing tells.
+
+    A mask tells by being that of the trajectories. Without one the values do: log probs are those that the engine
+    sampled with up to the engine's noise, and are 0 on padding, if anything is.
+    """
+    length, prompt = (np.array([sample[n] for sample in samples]) for n in range(2))
+    if value.shape[1] <= (length - prompt).max():
+        return None
+    found = [(starts, _misfit(value, trained, starts, samples)) for starts in _layouts(value.shape[1], samples)]
+    if not found:
+        return None
+    best, misfit = min(found, key=lambda item: item[1])
+    return best if misfit < (np.inf if trained is None else 0.5) else None
+
+
+def _layouts(columns: int, samples: Sequence[Extent]) -> Iterator[np.ndarray]:
+    """Where responses may begin in rows of whole sequences, with or without a value for the first token."""
+    length, prompt, column, width = (np.array([sample[n] for sample in samples]) for n in range(4))
+    responses = length - prompt
+    if ((width == columns) | (width == columns + 1)).all():  # as the trajectories
+        yield column - (width - columns)
+    if length.max() - columns in (0, 1):
+        yield prompt - (length.max() - columns)  # padded on the right
+        yield columns - responses  # padded on the left
+    if prompt.max() + responses.max() - columns in (0, 1):  # prompts on the left, responses on the right
+        yield np.full(len(samples), columns - responses.max())
+
+
+def _misfit(
+    value: np.ndarray | EncodedArray, trained: np.ndarray | None, starts: np.ndarray, samples: Sequence[Extent]
+) -> float:
+    """The share of rows whose mask is another than that of the trajectories; without a mask, how far values are from
+    what the engine sampled with, or how many are 0."""
+    if (starts < 0).any():
+        return float("inf")
+    dense = np.asarray(value) if trained is None else trained
+    off = []
+    for row, start, sample in zip(dense, starts.tolist(), samples, strict=True):
+        used = sample.trained[sample.prompt :]
+        part = row[start : start + len(used)]
+        if len(part) < len(used):
+            return float("inf")
+        if trained is not None:
+            off.append(float(not np.array_equal(part, used)))
+        elif sample.sampled is not None:
+            gap = np.abs(part - sample.sampled[sample.prompt :])[used]
+            off += gap[np.isfinite(gap)].tolist()
+        else:
+            off += (part[used] == 0).tolist()
+    return float(np.mean(off)) if off else float("inf")
 
 
 def mark_trained(record: Record, known: Callable[[], Extents]) -> Record:

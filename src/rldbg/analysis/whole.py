@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.analysis.losses import by_mini_batch, by_samples, has_denominator
+from rldbg.analysis.losses import by_mini_batch, by_samples, has_denominator, shares_and_means
 from rldbg.core import SampleId
 from rldbg.recording import CannotAssemble, Record, assemble, is_sharded
 
@@ -66,14 +66,34 @@ class Pairing:
     notes: list[str] = field(default_factory=list)
 
 
-def pair_losses(kind: str, step: int, a: Sequence[Record], b: Sequence[Record], to_b: Mapping[Any, Any]) -> Pairing:
-    """By the samples of each micro-batch where both sides split alike, else by mini-batch, else by rank and micro."""
+def pair_losses(
+    kind: str,
+    step: int,
+    a: Sequence[Record],
+    b: Sequence[Record],
+    to_b: Mapping[Any, Any],
+    *,
+    gradients_tell: bool,
+) -> Pairing:
+    """By the samples of each micro-batch where both sides split alike, else by mini-batch, else by rank and micro.
+
+    Where gradients tell whether the update is the same, a loss may be recorded as a mean of its micro-batch on one side
+    and as its share of the mini-batch's on the other.
+    """
     pairing = Pairing(kind, step, "samples")
     others = {_content(record, None): record for record in b}
     mine = {_content(record, to_b): record for record in a}
     have_samples = all(record.samples for record in (*a, *b))
     are_distinct = len(mine) == len(a) and len(others) == len(b)
-    if have_samples and are_distinct and set(mine) == set(others):
+    is_one_cut = have_samples and are_distinct and set(mine) == set(others)
+    if is_one_cut and gradients_tell and (added := shares_and_means(a, b, (mine, others))) is not None:
+        pairing.method = "mini-batch"
+        pairing.notes.append(
+            "one side records each micro-batch's share of the loss, the other its mean: both were added up"
+        )
+        _match(pairing, *added)
+        return pairing
+    if is_one_cut:
         pairing.blocks = [Block(record, others[content]) for content, record in mine.items()]
         return pairing
     cut_alike = not have_samples and {record.key[2:] for record in a} == {record.key[2:] for record in b}
@@ -83,13 +103,16 @@ def pair_losses(kind: str, step: int, a: Sequence[Record], b: Sequence[Record], 
         _match(pairing, by_mini_batch(a), by_mini_batch(b))
         return pairing
     are_unknown = not cut_alike and not any(record.samples for record in (*a, *b))
-    if are_unknown or (have_samples and _mini_batches(mine) == _mini_batches(others)):
+    is_one_division = _mini_batches(_content(record, to_b) for record in a) == _mini_batches(
+        _content(record, None) for record in b
+    )
+    if are_unknown or (have_samples and is_one_division):
         pairing.method = "mini-batch"
         pairing.notes.append(
             "micro-batches are cut differently and no record has a denominator: their losses were added up, or "
             "averaged over samples, whichever agrees better"
         )
-        _match(pairing, *by_samples(a, b))
+        _match(pairing, *by_samples(a, b, each_its_own=gradients_tell))
         return pairing
     pairing.method = "key"
     _match(pairing, {record.key[2:]: record for record in a}, {record.key[2:]: record for record in b})

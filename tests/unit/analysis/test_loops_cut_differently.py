@@ -223,3 +223,118 @@ def test_parameters_of_any_shape_are_compared(tmp_path):
             facts = {"shape": [4, 2, 3], "dtype": "torch.float32", "norm": 1.0, "mean": 0.0, "std": 0.0}
             recorder.record("param", step=step, param_name="c", param=np.full((4, 2, 3), step, np.float32), **facts)
     assert not check(rldbg.open(tmp_path), only=["parameters-move"]).findings
+
+
+def trained(
+    root, *, place=lambda n: {"epoch": n // 2, "mini_batch": n % 2}, names="g", full=None, shift=0.0, means=False
+):
+    """Four updates of two micro-batches; `full` lays values out over whole padded sequences."""
+    batch = rows()[:8]
+    lengths = [len(response) for _, response, _ in batch]
+    values = [-np.random.default_rng(n).random(size).astype(np.float32) - 0.1 for n, size in enumerate(lengths)]
+    ids = [(names, n) for n in range(8)]
+
+    def layout(chosen, parts):
+        if full is None:
+            return [part.tolist() for part in parts]
+        before = [
+            np.r_[np.zeros(len(batch[n][0]), parts[0].dtype), part] for n, part in zip(chosen, parts, strict=True)
+        ]
+        return padded(before, left=full == "left")
+
+    with rldbg.Recorder(root) as recorder:
+        recorder.record(
+            "trajectory",
+            step=0,
+            samples=ids,
+            tokens=[[*prompt, *response] for prompt, response, _ in batch],
+            loss_mask=[[0] * len(prompt) + [1] * len(response) for prompt, response, _ in batch],
+            logprobs=[[0.0] * len(prompt) + part.tolist() for (prompt, *_), part in zip(batch, values, strict=True)],
+            reward=[reward for *_, reward in batch],
+        )
+        recorder.record("old_log_probs", step=0, samples=ids, old_log_probs=layout(range(8), values))
+        for update in range(4):
+            half = range(update % 2 * 4, update % 2 * 4 + 4)
+            for micro, start in enumerate((0, 2)):
+                chosen = list(half)[start : start + 2]
+                moved = [values[n] - np.float32(0.1 * update + (shift if update else 0.0)) for n in chosen]
+                fields = {
+                    "log_probs": layout(chosen, moved),
+                    "response_mask": layout(chosen, [np.ones(lengths[n], np.int64) for n in chosen]),
+                }
+                where = {"step": 0, "micro": micro, "samples": [ids[n] for n in chosen], **place(update)}
+                recorder.record("forward_data", **where, **fields)
+                recorder.record("loss", **where, loss=np.float32((2 if means else 1) * sum(map(np.sum, moved))))
+            facts = {"param_name": "w", "shape": [8], "dtype": "torch.float32", "norm": 1.0, "mean": 0.0, "std": 0.0}
+            recorder.record("gradient", step=0, **place(update), gradient=np.linspace(-1, 1, 8), **facts)
+    return rldbg.open(root)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"place": lambda n: {"mini_batch": n}},
+        {"place": lambda n: {"mini_batch": n}, "names": "other"},
+        {"full": "right"},
+        {"full": "left"},
+        {"full": "left", "names": "other"},
+        {"means": True},
+    ],
+)
+def test_updates_may_be_counted_and_values_laid_out_in_any_way(tmp_path, shape):
+    a, b = trained(tmp_path / "a"), trained(tmp_path / "b", **shape)
+    for one, other in ((a, b), (b, a)):
+        found = compare(one, other)
+        assert found.verdict in ("equal", "equal within noise"), found.first_difference
+    assert "samples-trained-once" in check(b).passed
+
+
+def test_an_update_that_one_side_lacks_is_found_however_updates_are_counted(tmp_path):
+    found = compare(trained(tmp_path / "a"), trained(tmp_path / "b", place=lambda n: {"mini_batch": n + n // 3}))
+    assert found.verdict == "different"
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(0.003, "drift"), (0.05, "different")])
+def test_without_parameters_updates_allow_a_share_of_what_they_move(tmp_path, shift, verdict):
+    found = compare(trained(tmp_path / "a"), trained(tmp_path / "b", shift=shift), kinds=["forward_data"])
+    assert found.verdict == verdict, found.first_difference
+
+
+def test_samples_behind_each_other_in_one_row_are_the_samples(tmp_path):
+    batch = rows()[:4]
+    sequences = [np.r_[prompt, response] for prompt, response, _ in batch]
+    for name, is_packed in (("a", False), ("b", True)):
+        with rldbg.Recorder(tmp_path / name) as recorder:
+            recorder.record(
+                "trajectory",
+                step=0,
+                samples=[("g", n) for n in range(4)],
+                tokens=[row.tolist() for row in sequences],
+                loss_mask=[[0] * len(prompt) + [1] * len(response) for prompt, response, _ in batch],
+                reward=np.arange(4.0),
+            )
+            for micro, row in enumerate(sequences if not is_packed else [np.concatenate(sequences)]):
+                positions = np.concatenate([np.arange(len(part)) for part in (sequences if is_packed else [row])])
+                recorder.record("batch_inputs", step=0, micro=micro, input_ids=row[None], position_ids=positions[None])
+    found = compare(rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b"))
+    assert found.verdict == "equal" and "unaligned" not in {finding.id for finding in found.findings}
+
+
+def test_prompts_padded_by_one_without_an_attention_mask(tmp_path):
+    tokens = np.array([[0, 2, 5, 7, 8], [2, 6, 5, 9, 4], [0, 2, 9, 3, 3]])
+    mask = np.array([[0, 0, 0, 1, 1]] * 3)
+    with rldbg.Recorder(tmp_path / "a") as recorder:
+        fields = {"samples": [("g", n) for n in range(3)], "reward": np.arange(3.0)}
+        recorder.record("trajectory", step=0, tokens=tokens, loss_mask=mask, **fields)
+    with rldbg.Recorder(tmp_path / "b") as recorder:
+        starts = [1, 0, 1]
+        cut = [[row[start:].tolist() for row, start in zip(grid, starts, strict=True)] for grid in (tokens, mask)]
+        recorder.record("trajectory", step=0, tokens=cut[0], loss_mask=cut[1], **fields)
+    assert compare(rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b")).verdict == "equal"
+
+
+def test_a_model_that_is_called_for_each_row_has_its_inputs_once_per_call(tmp_path):
+    with rldbg.Recorder(tmp_path) as recorder:
+        for row in range(3):
+            recorder.record("batch_inputs", step=0, micro=0, input_ids=np.full((1, 4), row))
+    assert rldbg.open(tmp_path).verify() == []
