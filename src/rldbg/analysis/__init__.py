@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rldbg.analysis.explain.passes import SideStep
     from rldbg.analysis.explain.rollout import has_both_signs, trainer_name
     from rldbg.analysis.explain.subsets import Gap, confined_to, turn_of
-    from rldbg.analysis.mismatch import mismatch_metrics
+    from rldbg.analysis.mismatch_measures import mismatch_metrics
     from rldbg.analysis.noise_recordings import noise_beside, noise_folder
     from rldbg.analysis.results import COMPARISON_FINDINGS, VERDICTS, Comparison, FieldResult, FirstDifference, Verdict
     from rldbg.analysis.routes import agreement_by_token, route_agreement

@@ -154,7 +154,7 @@ _LOG_PROB_STAGES = (Stage.TRAJECTORY, Stage.OLD_LOG_PROBS, Stage.FORWARD)
 def _add_reasons(comparison: Comparison, a: Side, b: Side) -> None:
     """Why they differ, as far as their data can be read: a damaged file has its own finding."""
     from rldbg.analysis.explain import explain
-    from rldbg.analysis.mismatch import log_prob_mismatch
+    from rldbg.analysis.mismatch_measures import log_prob_mismatch
 
     first = comparison.first_difference
     assert first is not None

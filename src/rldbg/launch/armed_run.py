@@ -20,7 +20,7 @@ from rldbg.launch.plan import make_plan, refuse_unarmable
 from rldbg.launch.preflight import preflight
 from rldbg.launch.proof import armed_processes, judge_arming, judge_recording
 from rldbg.launch.request import Request
-from rldbg.launch.watch import Watch
+from rldbg.launch.run_monitor import RunMonitor
 from rldbg.live import break_place
 from rldbg.tripwire import Event, WatcherProcess
 
@@ -69,10 +69,12 @@ def run_armed(
     check_breakpoints(request)
     run = Run.create(name=request.name, path=run_folder, redact_secrets=redact_secrets)
     folder = run.path.resolve()
-    watch = Watch(run, say, owner_pid=os.getpid(), host=listen or broker_host(request), breakpoints=request.breakpoints)
+    monitor = RunMonitor(
+        run, say, owner_pid=os.getpid(), host=listen or broker_host(request), breakpoints=request.breakpoints
+    )
     with ThreadPoolExecutor(max_workers=1) as pool:
         # A broker takes as long to start as a dry run; it has ended its start when this block is left.
-        starting = pool.submit(watch.start_broker)
+        starting = pool.submit(monitor.start_broker)
         explanation = explain(request, folder)
         refuse_unarmable(explanation)
         before = preflight(explanation, request)
@@ -89,18 +91,21 @@ def run_armed(
     )
     tripwire = _Tripwire(request, folder, say)
     exit_code, asked_to_end = _run_to_its_end(
-        request, run, explanation, arming, watch, tripwire, quiet_stdout=quiet_stdout
+        request, run, explanation, arming, monitor, tripwire, quiet_stdout=quiet_stdout
     )
-    findings = [*watch.finish(), *judge_arming(explanation.trainings, armed_processes(folder), redacted=redact_secrets)]
+    findings = [
+        *monitor.finish(),
+        *judge_arming(explanation.trainings, armed_processes(folder), redacted=redact_secrets),
+    ]
     findings += [event.to_finding() for event in tripwire.events]
     if request.record:
         findings += judge_recording(run, explanation, request)
-    watch.close()
+    monitor.close()
     if exit_code == 0 and any(missing_files(explained.command) for explained in explanation.trainings):
         # The shell went on after the error; a program that the script has made meanwhile is there now.
         say("a program of the script does not exist: exit code 0 counts as a failure")
         exit_code = int(ExitCode.FINDING)
-    found, processes, ray_logs = tuple(by_severity(findings)), tuple(watch.reported.values()), tuple(watch.ray_logs)
+    found, processes, ray_logs = tuple(by_severity(findings)), tuple(monitor.reported.values()), tuple(monitor.ray_logs)
     try:
         run.finish(exit_code, findings=[finding.to_dict() for finding in found], ray_logs=list(map(str, ray_logs)))
     except OSError as error:
@@ -114,7 +119,7 @@ def _run_to_its_end(
     run: Run,
     explanation: LaunchExplanation,
     arming: Arming,
-    watch: Watch,
+    monitor: RunMonitor,
     tripwire: "_Tripwire",
     *,
     quiet_stdout: bool,
@@ -124,11 +129,11 @@ def _run_to_its_end(
     asked: list[str] = []
 
     def tick() -> None:
-        watch.tick()
+        monitor.tick()
         tripwire.tick()
 
     def asked_to_end(name: str) -> None:
-        watch.asked_to_end(name)
+        monitor.asked_to_end(name)
         if not any((folder / "crashes").glob("*.json")):
             asked.append(name)
 
@@ -141,8 +146,8 @@ def _run_to_its_end(
         exit_code = run_child(
             plan.argv,
             environment=plan.environment,
-            prepare=watch.begin,
-            started=watch.follow,
+            prepare=monitor.begin,
+            started=monitor.follow,
             tick=tick,
             asked_to_end=asked_to_end,
             output=(output.stdout, output.stderr),

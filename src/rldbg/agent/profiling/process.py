@@ -19,7 +19,7 @@ from ..identity import describe_process
 from ..imports import AfterImports
 from ..settings import Settings, say
 from .actors import ActorSelection
-from .broker import BrokerGone, Questions
+from .broker_questions import BrokerGone, Questions
 from .framework_hooks import FrameworkHooks
 from .nsys import UnderNsys, choose_this_process, run_under_nsys
 from .phases import BEFORE_STEPS, HookedFunction, Phases, nvtx_marks, torch_marks

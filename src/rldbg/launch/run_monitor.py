@@ -26,7 +26,7 @@ _SESSION_FOLDER = re.compile(r"--session[_-]dir[=\0](?P<folder>[^\0]+)")
 
 
 @dataclass
-class Watch:
+class RunMonitor:
     """Told regularly that time has passed; says each thing once."""
 
     run: Run
