@@ -136,6 +136,11 @@ class Evidence:
         return [(self.a.samples[one], self.b.samples[other]) for one, other in self._partners]
 
     @cached_property
+    def changed(self) -> list[Pair]:
+        """Those of them whose tokens differ."""
+        return [(a, b) for a, b in self.samples if not np.array_equal(a.tokens, b.tokens)]
+
+    @cached_property
     def now(self) -> list[Pair]:
         """The same at this optimizer step; per-token quantities only of the samples it trains on."""
         a, b = self.a.samples_at(self.update), self.b.samples_at(self.update)

@@ -207,13 +207,15 @@ def group_shares_seed(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def _only_copies(side: SideStep) -> bool:
-    groups: dict[str, set[bytes]] = defaultdict(set)
-    sizes: dict[str, int] = defaultdict(int)
+    first: dict[str, np.ndarray] = {}
+    has_several = False
     for sample in side.samples.values():
-        groups[sample.sample.group_id].add(np.asarray(sample.tokens, dtype="<i8").tobytes())
-        sizes[sample.sample.group_id] += 1
-    several = [name for name, size in sizes.items() if size > 1]
-    return bool(several) and all(len(groups[name]) == 1 for name in several)
+        leader = first.setdefault(sample.sample.group_id, sample.tokens)
+        if leader is not sample.tokens:
+            if not np.array_equal(leader, sample.tokens):
+                return False
+            has_several = True
+    return has_several
 
 
 def _shared_gaps(evidence: Evidence) -> list[float]:

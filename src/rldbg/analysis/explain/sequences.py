@@ -19,12 +19,11 @@ from rldbg.core import SampleId
 
 def prompt_changed(evidence: Evidence) -> Iterator[Explanation]:
     """The same samples have different prompts."""
-    prompts = [(a.tokens[: a.prompt_length], b.tokens[: b.prompt_length]) for a, b in evidence.samples]
+    prompts = [(a.tokens[: a.prompt_length], b.tokens[: b.prompt_length]) for a, b in evidence.changed]
     changed = [(a, b) for a, b in prompts if not np.array_equal(a, b)]
     # Equal tokens with a different mask only look like a different prompt.
-    if not changed or any(
-        np.array_equal(a.tokens, b.tokens) and a.prompt_length != b.prompt_length for a, b in evidence.samples
-    ):
+    moved = sum(a.prompt_length != b.prompt_length for a, b in evidence.samples)
+    if not changed or moved > sum(a.prompt_length != b.prompt_length for a, b in evidence.changed):
         return
     longer = {len(b) - len(a) for a, b in changed}
     places = {common_prefix(a, b) for a, b in changed}
@@ -38,15 +37,14 @@ def prompt_changed(evidence: Evidence) -> Iterator[Explanation]:
         where = "before" if tail == {True} else "within or after"
         detail = f": {who} has {count} more token(s) {where} the other's prompt"
     text = f"{len(changed)} samples have different prompts{detail}"
-    yield Explanation("prompt-changed", text, parameters={"samples": len(changed)}, share=len(changed) / len(prompts))
+    share = len(changed) / len(evidence.samples)
+    yield Explanation("prompt-changed", text, parameters={"samples": len(changed)}, share=share)
 
 
 def retokenised(evidence: Evidence) -> Iterator[Explanation]:
     """Different tokens in an answer with the log probs of the same samples: they were changed after sampling."""
     changed, residual, turns = 0, 0.0, set()
-    for a, b in evidence.samples:
-        if np.array_equal(a.tokens, b.tokens):
-            continue
+    for a, b in evidence.changed:
         mine, theirs = (sample.quantities.get("rollout_log_probs") for sample in (a, b))
         if mine is None or theirs is None or a.prompt_length != b.prompt_length:
             return
@@ -70,9 +68,7 @@ def retokenised(evidence: Evidence) -> Iterator[Explanation]:
 def environment_changed(evidence: Evidence) -> Iterator[Explanation]:
     """Samples first differ in text that the policy did not sample, after the prompt."""
     changed, kept = 0, 0
-    for a, b in evidence.samples:
-        if np.array_equal(a.tokens, b.tokens):
-            continue
+    for a, b in evidence.changed:
         place = common_prefix(a.tokens, b.tokens)
         inside = [place < len(x.tokens) and place > x.prompt_length and not x.loss_mask[place] for x in (a, b)]
         same_answers = np.array_equal(a.tokens[a.loss_mask != 0], b.tokens[b.loss_mask != 0])
@@ -102,7 +98,7 @@ def turns_cut(evidence: Evidence) -> Iterator[Explanation]:
 def of_another_step(evidence: Evidence) -> Iterator[Explanation]:
     """One side trains on the samples that the other had at an earlier or later step."""
     sides = (evidence.a, evidence.b)
-    alike = sum(np.array_equal(a.tokens, b.tokens) for a, b in evidence.samples)
+    alike = len(evidence.samples) - len(evidence.changed)
     for label, right, wrong in evidence.directions:
         if len(sides[wrong].samples) - alike < 4:
             continue
@@ -142,9 +138,15 @@ def _copies(side: SideStep) -> tuple[Counter[tuple[int, int]], int]:
         groups[sample.sample.group_id].append(sample)
     counted: Counter[tuple[int, int]] = Counter()
     for members in groups.values():
-        for one, two in itertools.combinations(sorted(members, key=lambda item: item.sample.run_id), 2):
-            if np.array_equal(one.tokens, two.tokens):
-                counted[one.sample.run_id, two.sample.run_id] += 1
+        # Of equal samples, a few tokens are equal too.
+        alike: dict[tuple[int, ...], list[SampleTokens]] = defaultdict(list)
+        for member in sorted(members, key=lambda item: item.sample.run_id):
+            size = len(member.tokens)
+            alike[(size, *member.tokens[[size // 2, 2 * size // 3, -1]].tolist()) if size else (0,)].append(member)
+        for some in alike.values():
+            for one, two in itertools.combinations(some, 2):
+                if np.array_equal(one.tokens, two.tokens):
+                    counted[one.sample.run_id, two.sample.run_id] += 1
     return counted, len(groups)
 
 
@@ -182,8 +184,7 @@ def ends_lost(evidence: Evidence) -> Iterator[Explanation]:
     An engine that stops for itself stops at a length or after a token, not so many tokens before the end.
     """
     for label, right, wrong in evidence.directions:
-        pairs = [(pair[right], pair[wrong]) for pair in evidence.samples]
-        cut = [(a, b) for a, b in pairs if not np.array_equal(a.tokens, b.tokens)]
+        cut = [(pair[right], pair[wrong]) for pair in evidence.changed]
         missing = {len(a.tokens) - len(b.tokens) for a, b in cut}
         if len(cut) < _FEWEST_CUT or len(missing) != 1 or min(missing) < 1:
             continue
@@ -192,7 +193,8 @@ def ends_lost(evidence: Evidence) -> Iterator[Explanation]:
         within = all(np.count_nonzero(a.loss_mask[-count - 1 :]) > count for a, _ in cut)
         lengths = {len(b.answers[-1]) for _, b in cut if b.answers}
         if kept and within and len(lengths) > 1:
-            text = f"{label}'s last answers lack their last {count} tokens ({len(cut)} of {len(pairs)} samples)"
+            some = f"{len(cut)} of {len(evidence.samples)} samples"
+            text = f"{label}'s last answers lack their last {count} tokens ({some})"
             yield Explanation("answer-cut", text, parameters={"side": label, "tokens": count, "samples": len(cut)})
 
 
