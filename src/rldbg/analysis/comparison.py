@@ -11,7 +11,7 @@ from rldbg.analysis.advice import advice
 from rldbg.analysis.configuration import compare_configuration
 from rldbg.analysis.measure import non_finite_numbers
 from rldbg.analysis.missing_kinds import missing_kinds
-from rldbg.analysis.noise import judge_by_repetitions, judge_by_rules, judge_with_noise
+from rldbg.analysis.noise import judge_with_noise
 from rldbg.analysis.pairing import kinds_to_pair
 from rldbg.analysis.processes import run_units
 from rldbg.analysis.resampling import NOTHING_RESAMPLED, Resampled, engine_noise, resampled
@@ -52,7 +52,7 @@ def compare(
     """
     left = Side(a, "A", num_ranks=num_ranks, num_micros=num_micros, first_update=first_update)
     right = Side(b, "B", num_ranks=num_ranks, num_micros=num_micros, shift=shift or 0, first_update=first_update)
-    right.twin = left
+    right.compare_with(left)
     left.number_like(right)
     right.number_like(left)
     if shift is None:
@@ -70,12 +70,16 @@ def compare(
         total.fields |= _judged_again(left, right, [unit for unit in units if "trajectory" in unit.kinds], tolerances)
     odd = _other_tokens(left, right, chosen, units, tolerances, total)
     noise = judge_with_noise(left, right, chosen, kinds, tolerances, total, odd)
-    if tolerances.propagates and kinds is None:
+    if tolerances.propagates and kinds is None and any(field.measured.allowed for field in total.fields.values()):
+        from rldbg.analysis.noise import judge_by_rules  # with all hypotheses, which most comparisons do not need
+
         judge_by_rules(left, right, chosen, total)
     others = [Side(item, "A2", num_ranks=num_ranks, num_micros=num_micros) for item in repetitions]
     for other in others:
         other.number_like(left)
     if others:
+        from rldbg.analysis.noise import judge_by_repetitions
+
         judge_by_repetitions(left, right, others, chosen, kinds, tolerances, total)
     unaligned = [finding for finding in total.findings if finding.id == "unaligned"]
     total.findings.extend(advice(list(total.fields.values()), unaligned))

@@ -32,7 +32,7 @@ class Task(NamedTuple):
 def run_task(task: Task) -> list[UnitResult]:
     """The entry point of another process: runs the units in order."""
     a, b = task.a.open(), task.b.open()
-    b.twin = a
+    b.compare_with(a)
     worker = UnitWorker(a, b, task.tolerances)
     return [worker.run(unit) for unit in task.units]
 

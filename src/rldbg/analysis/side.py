@@ -18,7 +18,7 @@ from rldbg.analysis.unpadding import (
     unpad_responses,
     unpad_sequences,
 )
-from rldbg.recording import Entry, Record, Recording
+from rldbg.recording import Entry, Record, Recording, SharedLists
 from rldbg.recording import open as open_recording
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class Side:
         self.label = label
         self._narrowed = (num_ranks, num_micros, shift, first_update)
         self.shift = shift
-        self.twin: Side | None = None
+        self._twin: Side | None = None
+        self._lists: SharedLists | None = None
         self._entries = defaultdict(list)
         self._said: set[str] = set()
         self.updates_per_pass = 1
@@ -234,16 +235,22 @@ class Side:
         files = {entry.file: entry.size_bytes for entries in self._entries.values() for entry in entries}
         return len(files) <= _SMALL_FILES and sum(files.values()) <= _SMALL_BYTES
 
+    def compare_with(self, twin: Side) -> None:
+        """What both sides hold in the same bytes is decoded once."""
+        self._twin = twin
+        self._lists = twin._lists = SharedLists()
+
     def _read(self, entry: Entry) -> Record:
-        """A file that has the same bytes on the other side is decoded once."""
-        twin = self.twin
+        """A file that has the same bytes on the other side is decoded once, and so are lists in other files."""
         # Decoded number by number; tensors in pt files and files of other formats are mapped.
         is_decoded = entry.file.endswith(".jsonl") or (entry.file.endswith(".pt") and entry.kind in _KEPT)
-        if twin is None or not is_decoded or entry.size_bytes < _WORTH_COMPARING_BYTES:
+        if self._lists is None or not is_decoded or entry.size_bytes < _WORTH_COMPARING_BYTES:
             return self.recording.read_entry(entry)
-        other = twin._same_place(entry)
-        if other is None or not _same_bytes(self.recording, entry.file, twin.recording, other.file):
-            return self.recording.read_entry(entry)
+        twin = self._twin
+        other = None if twin is None else twin._same_place(entry)
+        if twin is None or other is None or not _same_bytes(self.recording, entry.file, twin.recording, other.file):
+            with self._lists.in_use():
+                return self.recording.read_entry(entry)
         kept = twin._kept.get((entry.kind, entry.step + twin.shift), ()) if entry.kind in SEQUENCE_KINDS else ()
         if found := next((record for record in kept if record.key == other.key), None):
             return found

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rldbg.recording.conversion import convert
     from rldbg.recording.dump_options import how_to_record
     from rldbg.recording.formats.batch_file import write_batch
+    from rldbg.recording.formats.shared_lists import SharedLists
     from rldbg.recording.kinds import KINDS, Field, Kind, Mode, Scope, Shape, kinds_of
     from rldbg.recording.layouts import IDS_FROM, VALIDATION, Entry
     from rldbg.recording.recorder import (

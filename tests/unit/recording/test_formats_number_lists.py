@@ -9,6 +9,7 @@ import pytest
 
 from rldbg.recording.formats.number_lanes import NumberLanes
 from rldbg.recording.formats.pt_reader import load_pickle
+from rldbg.recording.formats.shared_lists import SharedLists
 
 LENGTHS = (0, 1, 2, 31, 32, 33, 999, 1000, 1001, 1002, 2000, 2001, 2500)
 SMALL = (0, 1, 2, 31, 32, 33)
@@ -75,6 +76,31 @@ def test_both_ways_of_reading_agree(seed):
     pickled = pickle.dumps(value, rng.randrange(6))
     assert listed(load_pickle(pickled)) == listed(value)
     assert listed(load_pickle(pickled, arrays=True)) == listed(value)
+
+
+@pytest.mark.parametrize("seed", range(100, 115))
+def test_pickles_that_share_lists_are_read_as_if_they_did_not(seed):
+    """The same lists in another order, cut, continued, or with one number changed."""
+    rng, shared = random.Random(seed), SharedLists()
+    lists = [numbers(rng, rng.choice(LENGTHS[:10])) for _ in range(6)]
+    for _ in range(5):
+        value = [list(rng.choice(lists)) for _ in range(8)]
+        for some in rng.sample(value, 3):
+            half = len(some) // 2
+            some[half:] = rng.choice(([], [*some[half:], 7], [*some[half + 1 :], 70_000]))
+        pickled = pickle.dumps(value, rng.randrange(6))
+        with shared.in_use():
+            assert listed(load_pickle(pickled, arrays=True)) == value
+
+
+def test_a_list_that_two_pickles_have_is_decoded_once():
+    tokens = [random.Random(1).randrange(150_000) for _ in range(2500)]
+    one, other = (pickle.dumps([before, list(tokens)], 2) for before in ("a", 5))
+    shared = SharedLists()
+    with shared.in_use():
+        first, second = load_pickle(one, arrays=True)[1], load_pickle(other, arrays=True)[1]
+    assert first is second and first.tolist() == tokens
+    assert load_pickle(one, arrays=True)[1] is not first
 
 
 @pytest.mark.soak

@@ -15,6 +15,7 @@ import numpy as np
 
 from rldbg.recording.formats.malformed import Malformed
 from rldbg.recording.formats.number_runs import NUMBER_OPCODES, NumberRuns
+from rldbg.recording.formats.shared_lists import shared_lists
 
 _MAX_OPCODES = 1 << 25
 _MAX_DEPTH = 500
@@ -52,6 +53,7 @@ class PickleScan:
         self._data = pickled
         self._take_arrays = take_arrays
         self._runs = NumberRuns(pickled, decode=take_arrays)
+        self._shared = shared_lists() if take_arrays else None
         self._stack: list[int] = []  # nesting depths; below zero, a list taken out: array number -1 - value
         self._marks: list[int] = []
         self._memo: dict[int, int] = {}
@@ -306,10 +308,18 @@ class PickleScan:
             reference = b"J" + struct.pack("<i", len(self.arrays)) + b"Q" + self._data[position + 1 : body]
             self._cut_of_array.append(len(self._cuts))
             self._cuts.append((position, end, reference))
-            self.arrays.append(np.concatenate(parts, dtype=_WIDE[parts[0].dtype.kind]))
+            self.arrays.append(self._joined(parts, body, end))
         if body > position + 1:  # the memo entry between the list and its numbers
             self._handle_put(position + 1)
         return end
+
+    def _joined(self, parts: list[np.ndarray], start: int, end: int) -> np.ndarray:
+        """The numbers of one list in one array, which others may share."""
+        wide = _WIDE[parts[0].dtype.kind]
+        values = parts[0] if len(parts) == 1 and parts[0].dtype == wide else np.concatenate(parts, dtype=wide)
+        if self._shared is not None:
+            self._shared.add(self._data[start:end], values)
+        return values
 
     def _handle_put(self, position: int) -> None:
         op = self._data[position]
@@ -322,6 +332,9 @@ class PickleScan:
         """Batches (MARK numbers APPENDS), and a last single number, that follow each other from here."""
         parts: list[np.ndarray] = []
         data = self._data
+        if self._shared is not None and (known := self._shared.find(data, position)) is not None:
+            position += len(known[0])
+            parts.append(known[1])
         while data[position] == _MARK and data[position + 1] in NUMBER_OPCODES:
             run = self._runs.batches(position) or self._runs.at(position + 1)
             if run is None:
