@@ -84,14 +84,18 @@ def command(
     _check_fail_on(fail_on)
     if tokenizer is not None and html is None:
         raise UsageError("--tokenizer is for the --html report", "add --html report.html")
-    opened = [open_recording(path, layout=layout) for path in paths]
+    # The document's call names a folder twice where one program has both roles.
+    others = list(dict.fromkeys(paths[1:])) if self_hosted_dir else paths[1:]
+    opened = [open_recording(path, layout=layout) for path in (paths[0], *others)]
     options["repetitions"] = options["repetitions"] or noise_beside(opened[0])
     with progress("comparing", "records read", as_json=as_json) as advance:
         for recording in (*opened, *options["repetitions"]):
             recording.on_read = advance
         results = [compare(opened[0], other, steps=chosen, **options) for other in opened[1:]]
     body = results[0].to_dict() if len(results) == 1 else _together(results)
-    sides = dict(zip([name for name, path in directories.items() if path], opened, strict=bool(self_hosted_dir)))
+    by_path = dict(zip(others, opened[1:], strict=True))
+    given = [name for name, path in directories.items() if path]
+    sides = dict(zip(given, [opened[0], *(by_path[path] for path in paths[1:])], strict=bool(self_hosted_dir)))
     if self_hosted_dir and (as_json or output is not None):
         assert isinstance(chosen, tuple)
         body = _document(body, sides, directories, chosen[0], results, options)

@@ -192,6 +192,9 @@ def test_the_documents_own_call(base, tmp_path, capsys):
     assert "  max: 3.500000e-04" in lines and report.exists()
     assert rldbg_command(form) == 4, "the documented default is step 1, which is not there"
     assert rldbg_command([*form, "--step", "0", "--num_ranks", "1"]) == 0
+    capsys.readouterr()
+    assert rldbg_command([*form, "--step", "0", "--remote_api_dir", str(weaver)]) == 1
+    assert capsys.readouterr().out.count("rank1_micro0 loss: ✗") == 1, "one folder in two roles is compared once"
 
 
 def _documented(base, tmp_path):
