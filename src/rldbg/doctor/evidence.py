@@ -145,6 +145,13 @@ class LogEvidence:
             return _counts_on(after)
         return max(after, default=before) >= before + 2
 
+    def went_on_after(self, place: LogPlace) -> bool:
+        """Whether any step was counted after a place that none before it had reached."""
+        samples = self.progress.get(place.file, [])
+        before = {step for offset, step in samples if offset < place.offset}
+        after = {step for offset, step in samples if offset > place.offset}
+        return len(after) > 1 and max(after) > max(before, default=min(after))
+
 
 def _counts_on(steps: Sequence[int]) -> bool:
     """Whether three numbers in a row count on by one: settings that are printed have the word `steps` in them too."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from string import ascii_letters
 
 from rldbg.doctor.cleaning import Line, Speaker, without_environment
-from rldbg.doctor.entries import KnownFailure
+from rldbg.doctor.entries import ExceptionFamily, KnownFailure
 from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.window import CARETS, RECORD_START, LogWindow
@@ -26,6 +26,7 @@ CRASH_WORDS = (
     "Check failed: ",
     "Aborted (core",
     "Assertion `",
+    "__cxxabiv1::__terminate",
     "stack smashing detected",
     "double free or corruption",
     "free(): ",
@@ -48,6 +49,8 @@ EXCEPTION_WORDS = (
     "ConnectionRefusedError",
     "ConnectionResetError",
     "TimeoutError",
+    "Timeout: ",
+    "EOFError",
     "MemoryError",
     "BrokenPipeError",
     "ArrowInvalid: ",
@@ -89,7 +92,8 @@ _EXCEPTION = re.compile(
     r"(?:\([\w.]+\))?)(?:: ?(?P<message>.*))?$"
 )
 _LEVELLED = re.compile(
-    r"^(?:ERROR|CRITICAL|FATAL|\[?E(?:RROR)?\]?)\b(?:[^A-Za-z\[]{0,40}\[[^\]]{1,60}\] *|[^A-Za-z]{0,40})"
+    r"^(?:ERROR|CRITICAL|FATAL|\[?E(?:RROR)?\]?)\b"
+    r"(?: \d{4}-\d\d-\d\dT[\d:.]+Z? +|[^A-Za-z\[]{0,40}\[[^\]]{1,60}\] *|[^A-Za-z]{0,40})"
     r"|^\[[^\]]{0,80}\] *|^\d{4}-\d\d-\d\d[ T][\d:.,]+Z? +"
 )
 _ERROR_LEVEL = re.compile(
@@ -108,6 +112,7 @@ _RAY_TASK = re.compile(r"ray::(?P<name>\S+?)\(\) ?\(pid=(?P<pid>\d+)(?:, ip=(?P<
 """How Ray begins the traceback of a task or an actor's method."""
 _MAX_LINES = 160
 _PREFIX_LINES = 8
+HEADLESS = "traceback without its last line"
 _INNER_BREAK = re.compile(r"(?:\\{1,4}n|\n)(?:['\"], ['\"])?")
 """How a line break looks in a traceback that was quoted, or wrapped in JSON, on one line."""
 _RAISED = re.compile(
@@ -237,7 +242,7 @@ def _shown_last(lines: Sequence[Line]) -> tuple[str, str]:
     raised = _RAISED.match(code)
     if raised:
         return raised["type"], raised["message"] or ""
-    return ("AssertionError", code[:300]) if code.startswith("assert ") else ("traceback without its last line", "")
+    return ("AssertionError", code[:300]) if code.startswith("assert ") else (HEADLESS, "")
 
 
 def _lines_of(window: LogWindow) -> list[Line]:
@@ -265,17 +270,32 @@ def _same_voice(line: Line, other: Line) -> bool:
 
 def family_of(failure: Failure, entries: Iterable[KnownFailure]) -> KnownFailure | None:
     """The first entry whose family an exception belongs to; where it was raised says more than its message."""
-    families = [(entry, entry.family) for entry in entries if entry.family is not None]
-    frames = [without_environment(frame) for frame in failure.frames]
-    for entry, family in sorted(families, key=lambda each: (each[1].asked_last, each[1].raised_in is None)):
-        if not Expression(family.exception).search(failure.headline):
+    found = [(entry, family) for entry, family in _families_of(failure, entries) if not family.beside_only]
+    return next((entry for entry, family in found if not family.yields), found[0][0] if found else None)
+
+
+def kind_of(failure: Failure, entries: Iterable[KnownFailure]) -> KnownFailure | None:
+    """The entry that an exception's words alone stand for, wherever it was raised."""
+    return next((entry for entry, family in _families_of(failure, entries) if family.raised_in is None), None)
+
+
+def _families_of(failure: Failure, entries: Iterable[KnownFailure]) -> list[tuple[KnownFailure, ExceptionFamily]]:
+    """All families of an exception: those that only say whose code failed last, and the nearer a family's place is to
+    where it was raised, the earlier."""
+    frames = [without_environment(frame) for frame in reversed(failure.frames)]
+    found: list[tuple[tuple[bool, bool, int], KnownFailure, ExceptionFamily]] = []
+    for entry in entries:
+        family = entry.family
+        if family is None or not Expression(family.exception).search(failure.headline):
             continue
         if family.raised_in is None:
-            return entry
+            found.append(((family.asked_last, True, 0), entry, family))
+            continue
         place = Expression(family.raised_in)
-        if any(place.search(frame) for frame in frames[-family.frames :]):
-            return entry
-    return None
+        depth = next((depth for depth, frame in enumerate(frames[: family.frames]) if place.search(frame)), None)
+        if depth is not None:
+            found.append(((family.asked_last, False, depth), entry, family))
+    return [(entry, family) for _order, entry, family in sorted(found, key=lambda each: each[0])]
 
 
 def is_error_line(line: Line) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.entries import KnownFailure, Role
 from rldbg.doctor.evidence import Failure, LogEnd, LogEvidence
+from rldbg.doctor.failures import kind_of
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.library import Library
 from rldbg.doctor.root_cause import Judgement, Sighting
@@ -43,21 +44,13 @@ _ANYTHING_CAUSES_IT = 60
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(?P<package>[\w-]+)")
 _STANDARD = re.compile(r"/lib(?:64)?/python[\d.]+/(?!(?:site|dist)-packages)|^<|^uvloop/|^python/ray/")
 _HINTS = (
-    (r"^KeyError", "print the keys that are there at that line; compare their names with the one that is missing"),
-    (r"'NoneType' object", "find what returns None in that line: a lookup without a match, or a step that was skipped"),
     (
         r"has no attribute|unexpected keyword|positional argument",
         "compare the releases of both packages at that line",
     ),
-    (r"^(?:Index|Zero\w*)Error", "print the lengths at that line: an empty batch, list or group is the usual reason"),
-    (r"^(?:FileNotFound|NotADirectory)Error", "check the path on the node that raised it, inside its container"),
     (r"(?i)shape|size|dimension|broadcast", "print the shapes at that line on every rank"),
     (r"^AssertionError", "read the condition at that line; print both sides of it"),
     (r"(?i)cuda|cublas|cudnn|hip ", "export CUDA_LAUNCH_BLOCKING=1 and run again: the trace then names the call"),
-    (
-        r"^\w*(?:JSONDecode|Unicode\w+|Parser?)Error",
-        "look at the text that was parsed: it may be empty or an HTML page",
-    ),
 )
 
 
@@ -71,7 +64,7 @@ def next_steps(
         failure = judgement.first_error
         who = f" in {failure.place.speaker}" if str(failure.place.speaker) else ""
         yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}: {failure.headline}"
-        yield from reading(failure)
+        yield from reading(failure, library)
     yield from _silence(judgement, evidence)
     seen: set[str] = set()
     for sighting in judgement.fallout:
@@ -80,6 +73,9 @@ def next_steps(
             if step not in seen:
                 seen.add(step)
                 yield step
+    for warned in [s for s in judgement.notes if s.entry.severity == "warning" and not s.survived][:_CANDIDATES]:
+        place = warned.first.place
+        yield f"possible cause: {warned.entry.title} ({warned.entry.id}); {place.file}:{place.line} warns of it"
     for entry in _candidates(judgement, library, _words_seen(evidence)):
         yield f"possible cause: {entry.title} ({entry.id}); {_confirmation(entry)}"
 
@@ -192,7 +188,7 @@ def _words(line: str) -> frozenset[str]:
     return frozenset(word.lower() for word in _WORD.findall(line)) - _SAY_NOTHING
 
 
-def reading(failure: Failure) -> Iterator[str]:
+def reading(failure: Failure, library: Library) -> Iterator[str]:
     """Steps in the order in which they are worth trying; nothing where the traceback says nothing."""
     raised = failure.frames[-1] if failure.frames else ""
     own = next((frame for frame in reversed(failure.frames) if is_own_code(frame)), "")
@@ -202,7 +198,9 @@ def reading(failure: Failure) -> Iterator[str]:
     elif raised:
         package = f" by {installed['package']}" if installed and not is_own_code(raised) else ""
         yield f"it was raised{package} at {raised}" + (f"; your code called it at {own}" if own else "")
+    kind = kind_of(failure, library.entries.values())
     hint = next((hint for pattern, hint in _HINTS if re.search(pattern, failure.headline)), None)
+    hint = kind.look[0] if kind is not None and kind.look else hint
     if hint and raised:
         yield hint
     if installed:

@@ -98,7 +98,7 @@ def conclude(
 
     found = bool(judgement.causes)
     failed = judgement.failed or any(report.culprits or report.mismatches for report in flights)
-    explained = found and not _only_says_whose_code(judgement)
+    explained = found and not _says_little(judgement)
     steps = [] if explained or not failed else next_steps(judgement, evidence, library, flights)
     if exit_code not in _NOT_A_FAILURE and not failed:
         failed = True
@@ -122,7 +122,8 @@ def conclude(
     )
 
 
-def _only_says_whose_code(judgement: Judgement) -> bool:
+def _says_little(judgement: Judgement) -> bool:
+    """Whether it only names whose code failed, or the kind of the exception: then that one is shown too."""
     cause = judgement.causes[0]
     return cause.by_family and cause.entry.family is not None and cause.entry.family.asked_last
 
@@ -134,7 +135,7 @@ def _cause(
     probes: Sequence[ProbeResult],
     environment: dict[str, str],
 ) -> Cause:
-    entry = sighting.entry
+    entry, kind = sighting.entry, sighting.kind
     confidence, why = _confidence_of(sighting, judgement, probes, environment)
     return Cause(
         id=entry.id,
@@ -144,8 +145,8 @@ def _cause(
         why=tuple(why),
         evidence=tuple(Quote.of(hit) for hit in sighting.hits[:_QUOTES_KEPT]),
         count=max(len(sighting.hits), evidence.counts.get(entry.id, 0)),
-        cause=entry.cause,
-        fix=tuple(entry.fix),
+        cause=f"{entry.cause} Its words say: {kind.title}. {kind.cause}" if kind else entry.cause,
+        fix=(*(kind.fix[:1] if kind else ()), *entry.fix),
         sources=tuple(entry.sources),
     )
 
@@ -172,7 +173,8 @@ def _confidence_of(
 def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
     family = sighting.entry.family if sighting.by_family else None
     if family is not None and family.asked_last:
-        return 0, ["no known failure explains this exception; where it was raised shows whose code failed"]
+        shows = "where it was raised shows whose code failed" if family.raised_in else "its words say which kind it is"
+        return 0, [f"no known failure explains this exception; {shows}"]
     if family is not None:
         return 1, ["this exception has no entry of its own; it is judged by its type and where it was raised"]
     match sighting.entry.role:

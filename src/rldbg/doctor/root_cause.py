@@ -6,13 +6,14 @@ come before it, is fallout. Symptoms are never the answer. What is left is the r
 something failed, the cause is not in the logs.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.entries import KnownFailure, Role
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence
-from rldbg.doctor.failures import family_of, is_wrapper
+from rldbg.doctor.failures import HEADLESS, family_of, is_wrapper, kind_of
 from rldbg.doctor.library import Library
 
 _SKEW_S = 60.0
@@ -23,6 +24,10 @@ _MESSAGE_LINES = 8
 _HEADER_LINES = 2
 _CHAIN_LINES = 4
 """Between two tracebacks of a chain: the sentence that says so, and blank lines."""
+_CLOSING = re.compile(
+    r" in \w*(?:clean_?up|shut_?down|at_?exit|tear_?down|kill_process|terminate|destroy|finali[sz]e|close|__del__)\w*$"
+)
+"""Functions that run when a process ends: what they raise comes after what ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class Sighting:
     survived: bool
     by_family: bool = False
     """It stands for an exception that no signature matches."""
+    kind: KnownFailure | None = None
+    """Where it only says whose code failed: what the words of the exception say."""
 
     @property
     def first(self) -> Hit:
@@ -66,11 +73,11 @@ def judge(evidence: LogEvidence, library: Library) -> Judgement:
     if unknown is not None and errors and is_wrapper(unknown):
         unknown = None
     causes = _causes(candidates, errors, library)
-    if _is_doubtful(causes, errors, unknown, library):
+    if _is_doubtful(causes, errors, unknown, library) or _was_handled(causes, unknown, evidence):
         causes = []
     symptoms = [s for s in errors if s not in causes]
     if not causes:
-        causes = _warned_causes(warnings, symptoms, library) or _family(unknown, symptoms, library)
+        causes = _warned_causes(warnings, symptoms, library) or _family(unknown, evidence, symptoms, library)
     notes += [s for s in warnings if s not in causes]
     return Judgement(
         causes=tuple(_ordered(causes, symptoms, library)),
@@ -102,6 +109,35 @@ def _is_doubtful(
     known = {effect for s in causes for effect in library.direct_effects[s.entry.id]}
     open_ones = [s for s in errors if s not in causes and s.entry.id not in known]
     return any(library.is_telling(s.entry.id) for s in open_ones)
+
+
+def _was_handled(causes: Sequence[Sighting], unknown: Failure | None, evidence: LogEvidence) -> bool:
+    """Whether a possible consequence was caught and printed, and the program died later of an exception of its own.
+
+    What ends a program is printed from its first line on; what is caught, from the function that caught it on.
+    """
+    if unknown is None or not causes or any(s.entry.role is not Role.EITHER for s in causes):
+        return False
+    hit = causes[0].first
+    holder = next((failure for failure in evidence.failures if _holds(failure, hit)), None)
+    return (
+        holder is not None
+        and _is_uncaught(unknown)
+        and bool(holder.frames)
+        and not _is_uncaught(holder)
+        and not unknown.chained
+        and unknown.place.speaker.pid == hit.place.speaker.pid
+        and unknown.place.file == hit.place.file
+        and unknown.place.offset > hit.place.offset
+    )
+
+
+def _holds(failure: Failure, hit: Hit) -> bool:
+    return failure.place.file == hit.place.file and 0 <= hit.place.line - failure.place.line < failure.lines
+
+
+def _is_uncaught(failure: Failure) -> bool:
+    return bool(failure.frames) and failure.frames[0].endswith(" in <module>")
 
 
 def _only_aside(seen: Mapping[str, Sighting], library: Library) -> list[Sighting]:
@@ -197,16 +233,37 @@ def _warned_causes(warnings: Sequence[Sighting], symptoms: Sequence[Sighting], l
     return [s for s in warnings if any(explains(s, symptom, library) for symptom in symptoms)]
 
 
-def _family(unknown: Failure | None, symptoms: Sequence[Sighting], library: Library) -> list[Sighting]:
+def _family(
+    unknown: Failure | None, evidence: LogEvidence, symptoms: Sequence[Sighting], library: Library
+) -> list[Sighting]:
     """The family of an exception without an entry, unless something went wrong before it."""
     if unknown is None or is_wrapper(unknown):
         return []
     entry = family_of(unknown, library.entries.values())
-    if entry is None:
+    if entry is None or entry.family is None or (entry.family.asked_last and not _ended_the_run(unknown, evidence)):
         return []
     hit = Hit(entry.id, unknown.place, unknown.headline, unknown.headline)
     earlier = [s for s in symptoms if _precedes(s.first, hit) and not _announces(s.first, unknown)]
-    return [] if earlier else [Sighting(entry, (hit,), survived=False, by_family=True)]
+    kind = kind_of(unknown, library.entries.values()) if entry.family.asked_last else None
+    found = Sighting(entry, (hit,), survived=False, by_family=True, kind=None if kind is entry else kind)
+    return [] if earlier else [found]
+
+
+def _ended_the_run(failure: Failure, evidence: LogEvidence) -> bool:
+    """Whether an exception is what its process died of: it was not raised while things were being closed, no step came
+    after it, and the process raised nothing else later. What it went on after, it had handled."""
+    if any(_CLOSING.search(frame) for frame in failure.frames) or evidence.went_on_after(failure.last or failure.place):
+        return False
+    last = failure.last or failure.place
+    return not any(
+        other.place.file == last.file
+        and other.place.offset > last.offset
+        and other.place.speaker.pid == last.speaker.pid
+        and other.kind != failure.kind
+        and other.frames
+        and not (other.chained or is_wrapper(other) or other.kind == HEADLESS)
+        for other in evidence.failures
+    )
 
 
 def _announces(symptom: Hit, failure: Failure) -> bool:
@@ -261,7 +318,14 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
             failure.place.order,
         )
 
-    return min(open_ones, key=order)
+    first = min(open_ones, key=order)
+    return replace(first, frames=first.frames or _frames_right_below(first, open_ones))
+
+
+def _frames_right_below(failure: Failure, failures: Sequence[Failure]) -> tuple[str, ...]:
+    """Of an exception without a traceback, that of the next process whose own exception was cut off."""
+    cut = (other for other in failures if other.kind == HEADLESS and other.place.file == failure.place.file)
+    return next((f.frames for f in cut if 0 < f.place.line - failure.place.line <= _CHAIN_LINES), ())
 
 
 def _follows_from(failure: Failure, known: Sequence[Failure]) -> bool:

@@ -14,7 +14,7 @@ from rldbg.doctor.cleaning import Speaker, clean
 from rldbg.doctor.entries import KnownFailure, Role
 from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.expressions import Expression
-from rldbg.doctor.failures import family_of
+from rldbg.doctor.failures import family_of, kind_of
 from rldbg.doctor.library import Library, read_folder
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import LogSource
@@ -273,6 +273,7 @@ def test_every_example_of_a_family_belongs_to_it(library):
             frame, _, headline = example.partition(" | ")
             kind, _, message = headline.partition(": ")
             failure = Failure(kind, message, place, frames=("/x/train.py:3 in main", frame))
-            assert family_of(failure, entries) is entry, example
+            asked = kind_of if entry.family.beside_only else family_of
+            assert asked(failure, entries) is entry, example
             elsewhere = family_of(replace(failure, frames=("/x/train.py:3 in main",)), entries)
             assert elsewhere is not entry or entry.family.raised_in is None or entry.family.asked_last, example

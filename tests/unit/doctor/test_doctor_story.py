@@ -587,3 +587,72 @@ def test_a_native_crash_is_said_with_its_place_and_without_engines_that_the_log_
     assert "crashed in ray::gcs::Accessor::Add" in found.next[0]
     assert not any("(vllm-" in step for step in found.next)
     assert "that the native stack names first" in verdict(crash).next[0]
+
+
+HANDLED = """Traceback (most recent call last):
+  File "/x/site-packages/trl/extras.py", line 4, in try_fast_path
+    return engine.warm_up()
+AttributeError: 'FrobEngine' object has no attribute 'warm_up'
+going on without the fast path
+"""
+UNCAUGHT = """Traceback (most recent call last):
+  File "/w/mine/train.py", line 80, in <module>
+    main()
+  File "/w/mine/mixer.py", line 12, in blend
+    return table[name]
+WeirdError: the colour is wrong
+"""
+
+
+def test_what_was_caught_is_no_verdict_when_the_program_died_later_of_something_else(verdict):
+    assert ids(verdict(HANDLED)) == ["interface-mismatch"]
+    found = verdict(HANDLED + UNCAUGHT)
+    assert ids(found) == []
+    assert found.first_error.headline == "WeirdError: the colour is wrong"
+
+
+ODD_TYPE = """Traceback (most recent call last):
+  File "/w/mine/sandbox.py", line 5, in {function}
+    return 1 + answer
+TypeError: unsupported operand type(s) for +: 'int' and 'dict'
+"""
+
+
+def test_the_kind_of_an_exception_is_a_verdict_only_for_what_ended_the_run(verdict):
+    assert ids(verdict(ODD_TYPE.format(function="run"))) == ["value-of-another-type"]
+    assert ids(verdict(ODD_TYPE.format(function="run") + "step:1 - loss:0.1\nstep:7 - loss:0.1\n")) == []
+    assert ids(verdict(ODD_TYPE.format(function="_shutdown_workers"))) == []
+    assert ids(verdict(ODD_TYPE.format(function="run") + UNCAUGHT)) == []
+
+
+def test_a_kind_that_would_only_repeat_the_exception_is_told_beside_it(verdict):
+    trace = 'Traceback (most recent call last):\n  File "/w/{place}.py", line 5, in take\n    do()\n{error}\n'
+    error = "AttributeError: 'NoneType' object has no attribute 'shape'"
+    own = verdict(trace.format(place="mine/pool", error=error))
+    assert own.verdict == "unknown" and any("the one that is None is made" in step for step in own.next)
+    theirs = verdict(trace.format(place="slime/pool", error=error))
+    assert ids(theirs) == ["framework-own-fault"]
+    assert "A value is None where one is needed" in theirs.root_causes[0].cause
+    assert "None is made" in theirs.root_causes[0].fix[0]
+
+
+def test_the_place_nearest_to_where_it_was_raised_names_the_family(verdict):
+    frames = '  File "/x/checkpoint.py", line 8, in load_checkpoint\n    load()\n'
+    inner = '  File "/x/megatron_bridge/model_bridge.py", line 9, in convert\n    go()\n'
+    head, error = "Traceback (most recent call last):\n", "AttributeError: 'NoneType' object has no attribute 'rule'\n"
+    assert ids(verdict(head + frames + inner + error)) == ["weights-conversion-failed"]
+    assert ids(verdict(head + inner + frames + error)) == ["checkpoint-operation-failed"]
+
+
+def test_a_refused_order_of_steps_is_not_called_a_refusal_of_weights(verdict):
+    trace = 'Traceback (most recent call last):\n  File "/x/worker.py", line 5, in update_weights\n    raise\n'
+    assert ids(verdict(trace + "RuntimeError: begin must be called before update_weights\n")) == ["steps-out-of-order"]
+    assert ids(verdict(trace + "KeyError: 'layers.3.mlp.w13_weight'\n")) == ["weights-refused"]
+
+
+def test_what_the_logs_warn_of_is_a_candidate_when_the_cause_is_open(verdict):
+    full = "/tmp/ray/session_2026-01-01_00-00-00_0_1 is over 95% full, available space: 2 GB; capacity: 70 GB."
+    assert verdict(full + "\n").verdict == "healthy"
+    crashed = verdict(full + "\n/lib/libstdc++.so.6(+0xb1) [0x7f] __cxxabiv1::__terminate()\n")
+    assert crashed.verdict == "unknown"
+    assert any("ray-disk-nearly-full" in step and "warns of it" in step for step in crashed.next)
