@@ -57,6 +57,7 @@ THOROUGH = (
     "test_train_in_process",
     "test_mismatch_probe",
     "test_near_misses",
+    "test_drawn_loops",
     "test_probe_changes",
     "test_input_shapes",
     "test_embedded_engine",
