@@ -106,6 +106,11 @@ def test_a_bonus_that_outweighs_the_policy_is_no_wrong_sign(tmp_path, bonus):
     assert "none of the usual reductions" in report.not_applicable["loss-follows-inputs"]
 
 
+def test_terms_that_cancel_have_no_sign(tmp_path):
+    report = recorded(tmp_path, lambda *terms: -1e-4 * sequence_mean(*terms))
+    assert "none of the usual reductions" in report.not_applicable["loss-follows-inputs"]
+
+
 def test_a_loss_that_no_rule_explains_is_left_open(tmp_path):
     report = recorded(tmp_path, lambda terms, mask: token_mean(terms, mask) + mask.sum())
     assert "none of the usual reductions" in report.not_applicable["loss-follows-inputs"]
