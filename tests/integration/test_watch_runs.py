@@ -137,6 +137,20 @@ def test_a_run_stops_after_an_event_and_can_be_resumed(tmp_path: Path) -> None:
     assert 5 not in kept
 
 
+def test_a_loop_of_one_s_own_says_events_once(tmp_path: Path) -> None:
+    program = (
+        "import rldbg\n"
+        "with rldbg.watch('rec', when='cost > 5') as watch:\n"
+        "    for step in range(6):\n"
+        "        watch.log(step, {'cost': 9.0 if step >= 3 else 1.0})\n"
+        "    print([event.step for event in watch.close()])\n"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, env=clean_environment(), cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    assert (done.returncode, done.stdout) == (0, "[3]\n"), done.stderr
+    assert done.stderr.count("rldbg: watch: expression at step 3: cost > 5 is true (cost 9)") == 1, done.stderr
+
+
 def test_a_loop_of_one_s_own_ends_after_an_event(tmp_path: Path) -> None:
     program = (
         f"{WAIT}\n"

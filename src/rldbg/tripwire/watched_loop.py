@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rldbg.agent import say
 from rldbg.core import Environment, Identity
 from rldbg.recording import Recorder
 from rldbg.tripwire.events import Event
@@ -27,8 +28,9 @@ def watch(
 ) -> WatchedLoop:
     """Watch what is recorded in `directory`: by `log` of the result, `rldbg.record_loop`, or any `rldbg.Recorder`.
 
-    A process beside the training judges each step. With `stop`, every rank stops at the end of a step after an event:
-    under `rldbg run` as at a breakpoint, elsewhere the program ends. Call it on every rank; rank 0 starts the process.
+    A process beside the training judges each step, and rank 0 reports events on stderr. With `stop`, every rank stops
+    at the end of a step after an event: under `rldbg run` as at a breakpoint, elsewhere the program ends. Call it on
+    every rank; rank 0 starts the process.
     """
     expressions = (when,) if isinstance(when, str) else tuple(when)
     settings = WatchSettings(stop, expressions, str(rules), notify, keep, around, checks)
@@ -46,21 +48,36 @@ class WatchedLoop:
             if identity.rank == 0
             else None
         )
+        # Where ranks stop, the stop says why.
+        self._says_events = not settings.stop
+        self._events: list[Event] = []
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record what a step has logged, and end it. This is where a rank stops."""
         self.recorder.record("training_metrics", step=step, metrics=dict(metrics))
         self.recorder.end_step(step)
+        if self._process is not None:
+            self._take(self._process.new_events())
 
     def new_events(self) -> list[Event]:
         """Events since the last call; always none on other ranks than 0."""
-        return self._process.new_events() if self._process is not None else []
+        if self._process is not None:
+            self._take(self._process.new_events())
+        events, self._events = self._events, []
+        return events
+
+    def _take(self, events: list[Event]) -> None:
+        self._events += events
+        for event in events if self._says_events else ():
+            say(f"watch: {event.message}")
 
     def close(self) -> list[Event]:
         """Write what is left, judge it, and end the watcher; returns the events since `new_events`."""
         self.recorder.close()
         process, self._process = self._process, None
-        return process.close() if process is not None else []
+        if process is not None:
+            self._take(process.close())
+        return self.new_events()
 
     def __enter__(self) -> Self:
         return self
