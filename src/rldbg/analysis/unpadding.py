@@ -144,7 +144,9 @@ def unpack(record: Record, known: Callable[[], Extents]) -> Record:
     places = positions if positions.shape == dense.shape else None
     sequences = {np.ascontiguousarray(item.tokens, "<i8").tobytes(): item.length for item in known().values()}
     lengths = [_packed_lengths(row, None if places is None else places[n], sequences) for n, row in enumerate(dense)]
-    if any(found is None for found in lengths) or all(len(found or ()) < 2 for found in lengths):
+    # The last row of a loop that packs may be one sample, from end to end.
+    is_alone = _MASK not in record.fields and lengths == [[dense.shape[1]]]
+    if any(found is None for found in lengths) or not (is_alone or any(len(found or ()) > 1 for found in lengths)):
         return record
     offsets = np.concatenate([[0], np.cumsum([size for found in lengths for size in found or ()])])
     kept = np.arange(dense.shape[1])[None] < np.array([sum(found or ()) for found in lengths])[:, None]

@@ -313,9 +313,14 @@ def test_samples_behind_each_other_in_one_row_are_the_samples(tmp_path):
                 loss_mask=[[0] * len(prompt) + [1] * len(response) for prompt, response, _ in batch],
                 reward=np.arange(4.0),
             )
-            for micro, row in enumerate(sequences if not is_packed else [np.concatenate(sequences)]):
-                positions = np.concatenate([np.arange(len(part)) for part in (sequences if is_packed else [row])])
-                recorder.record("batch_inputs", step=0, micro=micro, input_ids=row[None], position_ids=positions[None])
+            if not is_packed:
+                ids, seen = (padded(part, left=False) for part in (sequences, [np.ones_like(row) for row in sequences]))
+                recorder.record("batch_inputs", step=0, micro=0, input_ids=ids, attention_mask=seen)
+                continue
+            for micro, parts in enumerate((sequences[:3], sequences[3:])):
+                positions = np.concatenate([np.arange(len(part)) for part in parts])[None]
+                ids = np.concatenate(parts)[None]
+                recorder.record("batch_inputs", step=0, micro=micro, input_ids=ids, position_ids=positions)
     found = compare(rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b"))
     assert found.verdict == "equal" and "unaligned" not in {finding.id for finding in found.findings}
 
