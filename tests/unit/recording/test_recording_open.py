@@ -196,6 +196,7 @@ def test_summary_counts_each_file_once(run):
         "micros": [0, 1],
         "records": 8,
         "bytes": sum(file.stat().st_size for file in files),
+        "parts": {},
     }
     assert summary["layout"] == "rldbg"
     assert summary["samples"] == 16
