@@ -139,8 +139,8 @@ class LiveJob:
 
         return json.loads((self.run.path / "broker.json").read_text())["pid"]
 
-    def kill_broker(self):
-        os.kill(self.broker_pid(), signal.SIGKILL)
+    def kill_broker(self, number=signal.SIGKILL):
+        os.kill(self.broker_pid(), number)
 
     def replace_broker(self):
         """Kills the broker, if there is one, and starts the next."""

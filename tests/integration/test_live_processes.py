@@ -354,7 +354,8 @@ def test_a_breakpoint_that_is_reached_without_a_broker_waits_for_the_next(job):
         job.write("train.py", "import pathlib\nwhile not pathlib.Path('go').exists(): pass\nbreakpoint()\nlast = 1\n")
     )
     until(job.ps, "the agent")
-    job.kill_broker()
+    # As `pkill python` in a script does.
+    job.kill_broker(signal.SIGTERM)
     (job.folder / "go").touch()
     job.replace_broker()
     assert job.wait_stopped()[0]["line"] in (3, 4)

@@ -72,7 +72,9 @@ async def _serve(options: ServiceOptions) -> None:
         state.external = AttachedWorkers(Dashboard(options.ray_url), state.processes, state.sessions)
     servers = [await asyncio.start_server(broker.accept, options.host, options.port, backlog=1024)]
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, state.stopping.set)
+    if not options.owner_pid:
+        # A run that owns its broker starts another: `pkill python` in its script must not let stopped ranks go.
+        loop.add_signal_handler(signal.SIGTERM, state.stopping.set)
     file = options.run / FILE
     port = servers[0].sockets[0].getsockname()[1]
     write_whole(file, _published(_reachable(options.host), port, token, options.owner_pid), mode=0o600)
