@@ -404,7 +404,7 @@ XID = "NVRM: Xid (PCI:0000:3b:00): {number}, pid=4242, name=python, Ch 00000008"
 
 @pytest.mark.parametrize(
     ("numbers", "expected"),
-    [((79, 45), ["gpu-xid"]), ((94, 45, 45), ["gpu-xid"]), ((31, 45), []), ((45,), [])],
+    [((79, 45), ["gpu-xid"]), ((94, 45, 45), ["gpu-xid"]), ((31, 45), ["illegal-memory-access"]), ((45,), [])],
 )
 def test_xid_45_is_read_by_the_xid_before_it(verdict, numbers, expected):
     found = verdict([XID.format(number=number) for number in numbers], exit_code=1)
