@@ -16,7 +16,6 @@ from live_job import LiveJob, output, until
 from ray_stage import Stage
 
 from rldbg.agent import BrokerAddress, WireError, dial
-from rldbg.live import start_broker
 
 STEPS = """
 import os, socket
@@ -121,9 +120,10 @@ def test_a_broker_on_loopback_widens_when_another_host_looks_for_it(node, tmp_pa
         assert stopped["host"] == "second-node"
         assert BrokerAddress.read(job.run.path).host == node.head
         # AND so it is for the next broker of the run
-        job.kill_broker()
-        start_broker(job.run, owner_pid=os.getpid())
+        job.replace_broker()
         until(lambda: BrokerAddress.read(job.run.path).host == node.head, "the same address")
+        assert [p["host"] for p in job.wait_stopped()] == ["second-node"]
+        job.client.request("continue", who="all")
         assert "RESULT second-node" in output(far)
 
 

@@ -97,20 +97,20 @@ def test_the_overview_shows_kinds_and_the_verdict(site):
 
 def test_samples_are_filtered_by_expression_and_by_histogram_and_opened_by_key(site):
     page = site.open("run/first/samples", ".vrow .vcell")
-    page.wait_for_selector("#matched:has-text('160 samples')")
+    page.wait_for_selector("#matched:text-is('160 samples')")
     page.keyboard.press("/")
     page.keyboard.type("step == 1 and reward > 0")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#matched:has-text('8 of 160 samples')")
+    page.wait_for_selector("#matched:text-is('8 of 160 samples')")
     assert "filter=step" in page.url  # a link to what is seen
     page.locator(".vth", has_text="run").locator(".bar").first.click(force=True)
-    page.wait_for_selector("#matched:has-text('4 of 160 samples')")
+    page.wait_for_selector("#matched:text-is('4 of 160 samples')")
     page.fill("#filter", "rewrad > 1")
     page.keyboard.press("Enter")
     page.wait_for_selector(".problem:has-text('did you mean')")
     page.fill("#filter", "")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#matched:has-text('160 samples')")
+    page.wait_for_selector("#matched:text-is('160 samples')")
     page.locator(".vtable").focus()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
@@ -249,7 +249,7 @@ def test_a_report_opens_from_disk(browser, tmp_path):
     page.goto(start)
     page.wait_for_selector("#runs")
     page.goto(f"{start}#/run/first/samples?filter=reward+%3E+0+and+not+%22g1%22+in+group")
-    page.wait_for_selector("#matched:has-text('12 of 32 samples')")
+    page.wait_for_selector("#matched:text-is('12 of 32 samples')")
     page.locator(".vrow").first.click()
     page.wait_for_selector(".flow .t")
     views = {
@@ -392,7 +392,7 @@ def test_keys_lead_through_the_views(site):
     page.keyboard.press("Enter")
     page.wait_for_selector(".flow .t")
     page.keyboard.press("Escape")  # back to the table as it was
-    page.wait_for_selector("#matched:has-text('16 of 160 samples')")
+    page.wait_for_selector("#matched:text-is('16 of 160 samples')")
     page.keyboard.press("3")
     page.wait_for_selector("h1:has-text('Metrics over steps')")
     page.keyboard.press("Escape")
