@@ -62,12 +62,14 @@ def pair_kind(
         pairing.only_b += part.only_b
     if set(kinds) == {"old_log_probs", "is_loss_debug"}:
         pairing.blocks = [masked_like_losses(block) for block in pairing.blocks]
-    if kind == "value_loss" and any(not _is_whole(block) for block in pairing.blocks):
-        # Cut differently: the losses of their micro-batches belong to no row.
+    are_named = all(record.samples for record in (*records_a, *records_b))
+    if kind == "value_loss" and (are_named or any(not _is_whole(block) for block in pairing.blocks)):
         mine, others = ([*map(_numbers, records)] for records in (records_a, records_b))
         losses = _pair_losses(kind, step, (a, mine, samples_a), (b, others, samples_b), are_named=True)
-        pairing.blocks += losses.blocks
-        pairing.notes += losses.notes
+        if losses.method != "samples":
+            # Cut differently, or shares on one side and means on the other: losses belong to no row.
+            pairing.blocks = [*map(_without_numbers, pairing.blocks), *losses.blocks]
+            pairing.notes += losses.notes
     return pairing
 
 
@@ -97,6 +99,16 @@ def _is_whole(block: Block) -> bool:
 def _numbers(record: Record) -> Record:
     """A record of losses of tokens without the tokens."""
     return replace(record, fields={name: record.fields[name] for name in terms_of([record])})
+
+
+def _without_numbers(block: Block) -> Block:
+    """A block of tokens without the losses of their records."""
+    losses = terms_of([block.a, block.b])
+    a, b = (
+        replace(record, fields={name: value for name, value in record.fields.items() if name not in losses})
+        for record in (block.a, block.b)
+    )
+    return replace(block, a=a, b=b)
 
 
 def _ids(records: Sequence[Record]) -> list[SampleId]:

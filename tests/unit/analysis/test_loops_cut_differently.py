@@ -183,6 +183,43 @@ def test_the_weight_of_a_critics_loss_is_told(tmp_path):
     assert result.first_difference.field == "loss"
 
 
+def critic(root, cut, *, means=False, scale=1.0, gradient=True):
+    """A critic's losses of two updates of five samples: shares of the mini-batch's, or means of their micro-batches."""
+    rng = np.random.default_rng(0)
+    with rldbg.Recorder(root) as recorder:
+        for mini in range(2):
+            losses, values = rng.random(5) + 0.5, rng.random((5, 3)).astype(np.float32)
+            for micro, start in enumerate(range(0, 5, cut)):
+                chosen = slice(start, start + cut)
+                recorder.record(
+                    "value_loss",
+                    step=0,
+                    mini_batch=mini,
+                    micro=micro,
+                    samples=[(f"m{mini}", run) for run in range(5)[chosen]],
+                    loss=scale * float(losses[chosen].mean() if means else losses[chosen].sum() / 5),
+                    values=values[chosen],
+                    returns=values[chosen],
+                    response_mask=np.ones_like(values[chosen]),
+                )
+            if gradient:
+                recorder.record("gradient", step=0, mini_batch=mini, param_name="w", gradient=values)
+    return rldbg.open(root)
+
+
+@pytest.mark.parametrize("cut", [2, 3], ids=["cut alike", "cut differently"])
+def test_a_critics_loss_may_be_a_share_on_one_side_and_a_mean_on_the_other(tmp_path, cut):
+    shares = critic(tmp_path / "a", 2)
+    assert compare(shares, critic(tmp_path / "b", cut, means=True)).verdict in ("equal", "equal within noise")
+    wrong = compare(shares, critic(tmp_path / "c", cut, means=True, scale=1.1)).first_difference
+    assert (wrong.kind, wrong.field, wrong.stage) == ("value_loss", "loss", "loss")
+
+
+def test_without_gradients_nothing_tells_a_mean_from_another_loss(tmp_path):
+    sides = [critic(tmp_path / name, 2, means=means, gradient=False) for name, means in (("a", False), ("b", True))]
+    assert compare(*sides).first_difference.kind == "value_loss"
+
+
 def shaped(root, noise, *, chosen=slice(None)):
     """Rewards with a KL in them, which rounding moves; or rules' rewards of which some are moved."""
     rewards = np.linspace(0, 1, 16)
