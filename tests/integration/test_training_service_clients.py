@@ -105,7 +105,7 @@ def test_the_weaver_client_trains_and_samples(weaver_python, service):
     assert report["grad_norm"] > 0
     assert report["checkpoints"] == [True]
     assert math.isclose(*report["restored"], rel_tol=1e-5)
-    assert report["unknown_loss"].startswith("WeaverAPIError: [400] invalid_request: no loss 'nope'")
+    assert report["unknown_loss"].startswith("WeaverAPIError: [400] invalid_request: unknown loss: 'nope'")
     assert report["no_snapshot"].startswith("WeaverAPIError: [404] not_found")
     assert report["after_errors"] == 14
 
