@@ -19,7 +19,9 @@ def _brokers(folder):
 
 def _is_broker_of(process, folder):
     try:
-        return "rldbg.live.service" in process.cmdline() and str(folder) in process.cmdline()[-1]
+        # Read once: a process that ends in between has no words left.
+        words = process.cmdline()
+        return "rldbg.live.service" in words and str(folder) in words[-1]
     except psutil.Error:
         return False
 
