@@ -39,8 +39,10 @@ def unreached_processes(child_pid: int, known: set[int], run: Path) -> Iterator[
     for process in _candidates(child_pid, run):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             is_young = process.create_time() > time.time() - _YOUNG_S
-            if process.pid not in known and not is_young and not _is_helper(process):
-                yield UnreachedProcess(process.pid, _name(process), _reason(process))
+            # Read once: a process that ends meanwhile has no words left.
+            words = process.cmdline()
+            if words and process.pid not in known and not is_young and not _is_helper(process, words):
+                yield UnreachedProcess(process.pid, _name(words), _reason(process, words))
 
 
 def _candidates(child_pid: int, run: Path) -> Iterator[psutil.Process]:
@@ -63,28 +65,25 @@ def _is_python(process: psutil.Process) -> bool:
     return bool(words) and (is_interpreter(words[0]) or words[0].startswith("ray::") or is_interpreter(process.exe()))
 
 
-def _is_helper(process: psutil.Process) -> bool:
-    words = process.cmdline()
+def _is_helper(process: psutil.Process, words: Sequence[str]) -> bool:
     _, name, _ = program_of(words)
     is_tool = any(part in word for word in words[:5] for part in _HELPERS) or Path(name).name in _TOOLS
     # What a daemon of Ray starts (the fork server of its dashboard) does not look like it.
-    return is_tool or any(_is_ray_daemon(each.cmdline()) for each in (process, *process.parents()))
+    return is_tool or _is_ray_daemon(words) or any(_is_ray_daemon(each.cmdline()) for each in process.parents())
 
 
 def _is_ray_daemon(words: Sequence[str]) -> bool:
     return bool(words) and (bool(_RAY_DAEMON.match(words[0])) or any("/ray/dashboard/" in word for word in words[:5]))
 
 
-def _name(process: psutil.Process) -> str:
-    words = process.cmdline()
+def _name(words: Sequence[str]) -> str:
     if words[0].startswith("ray::"):
         return words[0]
     kind, name, _ = program_of(words)
     return name if kind in ("module", "script") else " ".join(words[:3])[:80]
 
 
-def _reason(process: psutil.Process) -> str:
-    words = process.cmdline()
+def _reason(process: psutil.Process, words: Sequence[str]) -> str:
     environment = process.environ()
     flags = [word for word in words[1:4] if word.startswith("-") and not word.startswith("--")]
     closed = next((flag for flag in flags if set(flag[1:]) & set("IES") and flag[1] not in "mcXW"), "")

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from rldbg.launch import unreached
@@ -32,3 +33,16 @@ def test_what_the_dashboard_of_ray_starts_is_not_the_users(tmp_path, monkeypatch
             assert (started in found) == (parent.pid in found) == is_named
         finally:
             os.kill(started, 9)
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_not_named(tmp_path, monkeypatch):
+    """Its command line is empty from one moment to the next, and no error says so."""
+    monkeypatch.setattr(unreached, "_YOUNG_S", 0.0)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        ending = psutil.Process(child.pid)
+        lines = iter([ending.cmdline()])
+        monkeypatch.setattr(ending, "cmdline", lambda: next(lines, []))
+        monkeypatch.setattr(psutil, "process_iter", lambda: [ending])
+        assert not list(unreached_processes(os.getpid(), set(), tmp_path / "run"))
+        assert not ending.cmdline(), "it was looked at"
+        child.kill()
