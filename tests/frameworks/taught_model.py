@@ -29,7 +29,7 @@ def teach(folder, steps=150):
     return folder
 
 
-def qwen2(folder):
+def qwen2(folder, hidden_size=32):
     """Random weights of another architecture, with the same tokenizer."""
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
@@ -37,7 +37,7 @@ def qwen2(folder):
     tiny_folder(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {"hidden_size": hidden_size, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config = Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=2, **sizes, **ends)
     Qwen2ForCausalLM(config).save_pretrained(folder)

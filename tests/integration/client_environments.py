@@ -15,15 +15,12 @@ TRL = ("trl", "accelerate", "datasets", "multiprocess", "dill", "xxhash", "panda
        "six")  # fmt: skip
 
 
-def environment_with(
-    name, packages, *, beside_ours=False, beside=None, torch=False, constrained=True, stubs=(), without=()
-):
+def environment_with(name, packages, *, beside_ours=False, beside=None, torch=False, constrained=True, stubs=()):
     """The interpreter of an environment that has the packages; made when it is not there yet.
 
     `beside_ours` adds the packages of this environment, `beside` those of another one, by its interpreter; then only
-    what is named is installed. `stubs` are empty modules; what `without` names is removed again. `torch` comes first,
-    through pip, whose settings choose the build. With `constrained`, the other packages have the versions that rldbg is
-    tested with, too.
+    what is named is installed. `stubs` are empty modules. `torch` comes first, through pip, whose settings choose the
+    build. With `constrained`, the other packages have the versions that rldbg is tested with, too.
     """
     folder = ROOT / ".venvs" / name
     folder.parent.mkdir(exist_ok=True)
@@ -32,9 +29,6 @@ def environment_with(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists() or done.read_text() != " ".join(packages):
             _make(folder, python, packages, alone=not (beside_ours or beside), torch=torch, constrained=constrained)
-            if without:
-                pip = [sys.executable, "-m", "pip", "--python", str(python), "uninstall", "--quiet", "--yes", *without]
-                subprocess.run(pip, check=True, capture_output=True)
             for stub in stubs:
                 (_site(folder) / f"{stub}.py").touch()
             done.write_text(" ".join(packages))
