@@ -14,6 +14,7 @@ AREAL = (
 )  # fmt: skip
 # Its wheel has no compiled code, and says that it has.
 OPENRLHF = ("--python-platform", "x86_64-manylinux_2_28", "openrlhf==0.11.2", "einops", "loralib")
+MILES = ("miles-rl==0.0.2",)
 SKYRL = ("skyrl==0.3.0", "loguru", "jaxtyping", "wadler-lindig", "func_timeout", "skyrl-gym==0.4.0", "polars",
          "cloudpathlib", "tinker")  # fmt: skip
 
@@ -32,6 +33,10 @@ def areal():
 
 def openrlhf():
     return environment_with("openrlhf", OPENRLHF, beside=verl())
+
+
+def miles():
+    return environment_with("miles", MILES, beside=verl())
 
 
 def skyrl():

@@ -1,4 +1,4 @@
-"""AReaL, OpenRLHF and SkyRL: their own actors and losses on this machine's processors, recorded by hooks."""
+"""AReaL, OpenRLHF, SkyRL and miles: their own actors and losses on this machine's processors, recorded by hooks."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def model(tmp_path_factory):
     return qwen2(tmp_path_factory.mktemp("model") / "qwen2")
 
 
-@pytest.fixture(scope="module", params=["areal", "openrlhf", "skyrl"])
+@pytest.fixture(scope="module", params=["areal", "openrlhf", "skyrl", "miles"])
 def run(request, model, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "run"
     python = getattr(environments, request.param)()
@@ -36,7 +36,7 @@ def run(request, model, tmp_path_factory):
 
 def test_every_kind_is_recorded_and_the_checks_hold(run):
     recording = open_recording(run)
-    assert {entry.kind for entry in recording.entries()} == BATCH | LOSS | UPDATE
+    assert {entry.kind for entry in recording.entries()} - UPDATE == BATCH | LOSS
     assert {sample for record in recording.records(kind="loss") for sample in record.samples} == set(
         next(recording.records(kind="trajectory")).samples
     )
@@ -45,8 +45,11 @@ def test_every_kind_is_recorded_and_the_checks_hold(run):
     assert set(found["passed"]) >= CHECKS
 
 
+@pytest.mark.parametrize("run", ["areal", "openrlhf", "skyrl"], indirect=True)
 def test_gradients_are_those_before_clipping(run):
+    """Those of miles are Megatron's, which does not run here."""
     recording = open_recording(run)
+    assert {entry.kind for entry in recording.entries()} >= UPDATE
     for update in recording.records(kind="update_metrics"):
         parts = [part for part in recording.records(kind="gradient") if part.key.mini_batch == update.key.mini_batch]
         norm = sum(float(part.fields["norm"]) ** 2 for part in parts) ** 0.5

@@ -106,7 +106,7 @@ def test_all_are_listed_with_what_is_supported(tmp_path):
     assert {hook["state"] for hook in found["rldbg"]["hooks"]} == {"found"}
     tested = {name: each["tested"] or "" for name, each in found.items()}
     stubs = {name for name, with_what in tested.items() if with_what.startswith("a stub")}
-    assert stubs == {"slime", "miles", "nemo_rl", "rlinf", "prime_rl", "nexrl", "sglang"}
+    assert stubs == {"slime", "nemo_rl", "rlinf", "prime_rl", "nexrl", "sglang"}
     rows = [line.split() for line in frameworks(tmp_path).stdout.splitlines()]
     assert {row[0] for row in rows if row and row[0] in found and row[3] == "stub"} == stubs
 
