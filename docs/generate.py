@@ -21,7 +21,7 @@ from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES, described
 from rldbg.doctor.library import Library
 from rldbg.frameworks import Framework, frameworks
-from rldbg.inference.protocols.route_fields import QUERY_FIELDS, ROUTE_FIELDS, Rules
+from rldbg.inference.protocols.route_fields import QUERY_FIELDS, ROUTE_FIELDS, FieldRules
 from rldbg.inference.workflows.settings import ArealRollout, GenerationSettings
 from rldbg.launch.settings import LaunchProfile, OptionEntry
 from rldbg.recording.kinds import KINDS
@@ -124,7 +124,7 @@ def serve_fields_page() -> Iterator[str]:
         yield from _field_lines(rules)
 
 
-def _field_lines(rules: Rules, place: str = "") -> Iterator[str]:
+def _field_lines(rules: FieldRules, place: str = "") -> Iterator[str]:
     for use in ("read", "no effect", "refused"):
         names = [
             f"`{place}{name}`" + (f" ({', '.join(f'`{value!r}`' for value in rule.neutral)})" if rule.neutral else "")

@@ -138,10 +138,24 @@ def test_what_a_lazy_package_imports_for_type_checkers_is_what_it_offers():
             assert declared == set(dir(importlib.import_module(name))), name
 
 
-def test_every_public_class_has_a_name_of_its_own():
+def _types_of(file: Path) -> Iterator[str]:
+    """The public classes and type aliases that a module defines at its top, also for type checkers alone."""
+    top = ast.parse(file.read_text(encoding="utf-8")).body
+    for node in (inner for outer in top for inner in (outer.body if isinstance(outer, ast.If) else [outer])):
+        if isinstance(node, ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            # Constants are upper case throughout.
+            names = [target.id for target in targets if isinstance(target, ast.Name) and not target.id.isupper()]
+        else:
+            names = []
+        yield from (name for name in names if name[0].isupper())
+
+
+def test_every_public_class_and_type_alias_has_a_name_of_its_own():
     places: dict[str, list[str]] = {}
     for module, file in _modules().items():
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(module)
+        for name in _types_of(file):
+            places.setdefault(name, []).append(module)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}

@@ -11,11 +11,11 @@ import traceback
 from types import CodeType, FrameType
 from typing import Any
 
+from .framing import Message
 from .values import describe
 
 THREAD_ID = 1
 _ENDING = frozenset({"continue", "next", "stepIn", "stepOut", "disconnect", "terminate"})
-Message = dict[str, Any]
 
 
 class FramesAdapter:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rldbg.analysis.samples import StepSamples, pair_samples
     from rldbg.analysis.side import Side
     from rldbg.analysis.stages import Stage, stage_of
-    from rldbg.analysis.step_metrics import Row, export_metrics, metric_names, metrics_by_step
-    from rldbg.analysis.token_strips import Decode, Strip, Strips, Token, strips_of
+    from rldbg.analysis.step_metrics import MetricRow, export_metrics, metric_names, metrics_by_step
+    from rldbg.analysis.token_strips import Strip, Strips, Token, TokenDecoder, strips_of
     from rldbg.analysis.tokens import SampleTokens, Values, read_tokens
     from rldbg.analysis.tolerances import Tolerance, Tolerances
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rldbg.recording import EncodedArray, Ragged
 
-Array = np.ndarray | EncodedArray
+RecordedArray = np.ndarray | EncodedArray
 # Pages of smaller arrays are released together with their record.
 _RELEASED_FROM_BYTES = 1 << 23
 
@@ -21,7 +21,7 @@ _RELEASED_FROM_BYTES = 1 << 23
 class FlatArray:
     """An array as one run of elements; those of a type that numpy lacks are decoded chunk by chunk."""
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: RecordedArray) -> None:
         self.encoding = array.dtype if isinstance(array, EncodedArray) else ""
         raw = array.bits if isinstance(array, EncodedArray) else array
         self.raw = np.ascontiguousarray(raw).reshape(-1)

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from rldbg.analysis.flat_arrays import give_back
-from rldbg.analysis.noise.levels import Update
 from rldbg.analysis.noise.tensors import PARAMETER, TensorHistory, tensor_histories, tensor_pair
 from rldbg.analysis.side import Side
 from rldbg.analysis.structure import FEWEST, TENSOR_KINDS, Structure, Test, rare_ones, signed_rank
+from rldbg.analysis.tolerances import Update
 
 _MARGIN = 4.0
 _LAYER = re.compile(r"^.*?\.\d+(?=\.|$)")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.analysis.flat_arrays import Array, FlatArray
+from rldbg.analysis.flat_arrays import FlatArray, RecordedArray
 from rldbg.analysis.measured import BINS, LOWEST_EXPONENT, Measured
 from rldbg.analysis.tolerances import Tolerance
 
@@ -44,8 +44,8 @@ def non_finite_numbers() -> Iterator[None]:
 
 
 def measure(
-    a: Array,
-    b: Array,
+    a: RecordedArray,
+    b: RecordedArray,
     tolerance: Tolerance,
     valid: np.ndarray | None = None,
     allowance: np.ndarray | None = None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rldbg.analysis.flat_arrays import Array
+from rldbg.analysis.flat_arrays import RecordedArray
 from rldbg.analysis.measure import measure
 from rldbg.analysis.measured import Measured
 from rldbg.analysis.padded_ids import compare_padded_ids
@@ -40,14 +40,14 @@ _MASKS_KEPT = 16
 class _Runs:
     """Where each chosen row lies in the flat values: `starts` and `lengths`; `valid` marks flat elements that count."""
 
-    flat: Array
+    flat: RecordedArray
     starts: np.ndarray
     lengths: np.ndarray
     columns: np.ndarray
     valid: np.ndarray | None
     is_masked: bool
 
-    def take(self, source: Array, chosen: slice, lengths: np.ndarray) -> Array:
+    def take(self, source: RecordedArray, chosen: slice, lengths: np.ndarray) -> RecordedArray:
         """The first `lengths` elements of the chosen runs, one after another."""
         starts = self.starts[chosen]
         if len(starts) and np.array_equal(starts[1:], starts[:-1] + lengths[:-1]):
@@ -107,7 +107,7 @@ def compare_rows(rows: Rows, name: str, tolerance: Tolerance) -> RowsResult | No
     return _compare_runs(_runs(a, rows_a, name), _runs(b, rows_b, name), tolerance)
 
 
-def _is_deep(value: Array | Ragged) -> bool:
+def _is_deep(value: RecordedArray | Ragged) -> bool:
     """Whether a token has more than one value."""
     return len(value.values.shape) > 1 if isinstance(value, Ragged) else len(value.shape) > 2
 
@@ -116,7 +116,7 @@ def _in_order(rows: np.ndarray, count: int) -> bool:
     return len(rows) == count and bool((rows == np.arange(count)).all())
 
 
-def _chosen(array: Array, rows: np.ndarray) -> Array:
+def _chosen(array: RecordedArray, rows: np.ndarray) -> RecordedArray:
     """The rows in order; a view when they follow each other."""
     if len(rows) and bool((np.diff(rows) == 1).all()):
         return array[int(rows[0]) : int(rows[-1]) + 1]
@@ -177,7 +177,7 @@ def _compare_dense(rows: Rows, name: str, tolerance: Tolerance) -> RowsResult:
         measured = measure(left, right, tolerance, rows.valid(name, part, left.shape))
 
         def place(
-            flat: int | None, left: Array = left, right: Array = right, first: int = part.start
+            flat: int | None, left: RecordedArray = left, right: RecordedArray = right, first: int = part.start
         ) -> RowPlace | None:
             if flat is None:
                 return None
@@ -189,7 +189,7 @@ def _compare_dense(rows: Rows, name: str, tolerance: Tolerance) -> RowsResult:
     return result
 
 
-def _item(array: Array, index: tuple[np.intp, ...]) -> object:
+def _item(array: RecordedArray, index: tuple[np.intp, ...]) -> object:
     """One element as a Python number."""
     return np.asarray(array[tuple(int(part) for part in index)]).item()
 
@@ -242,8 +242,8 @@ def _compare_runs(a: _Runs, b: _Runs, tolerance: Tolerance) -> RowsResult:
             flat: int | None,
             ends: np.ndarray = ends,
             lengths: np.ndarray = lengths,
-            left: Array = left,
-            right: Array = right,
+            left: RecordedArray = left,
+            right: RecordedArray = right,
             first: int = part.start,
         ) -> RowPlace | None:
             if flat is None:
@@ -285,7 +285,7 @@ def _compare_tails(result: RowsResult, a: _Runs, b: _Runs, common: np.ndarray) -
 
 
 def _compare_deep(
-    a: Ragged | Array, b: Ragged | Array, rows_a: np.ndarray, rows_b: np.ndarray, tolerance: Tolerance
+    a: Ragged | RecordedArray, b: Ragged | RecordedArray, rows_a: np.ndarray, rows_b: np.ndarray, tolerance: Tolerance
 ) -> RowsResult | None:
     """Ragged rows of vectors (experts of a token): row by row, their shapes must agree."""
     result = RowsResult(Measured())

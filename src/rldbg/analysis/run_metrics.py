@@ -23,7 +23,7 @@ _TOLERANCE = Tolerance(atol=1e-6, rtol=1e-3)
 _CAUSES = ("reward", "success", "length", "advantage", "kl", "ratio", "clip", "entropy", "loss", "grad")
 _NAMED = 6
 
-Metrics = Mapping[int, Mapping[str, Any]]
+MetricsByStep = Mapping[int, Mapping[str, Any]]
 
 
 def metrics_findings(comparison: Comparison, a: Side, b: Side, steps: Collection[int] | None) -> list[Finding]:
@@ -84,7 +84,7 @@ def _shown(names: list[str], a: Mapping[str, Any], b: Mapping[str, Any]) -> tupl
     return (*lines, *([f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []))
 
 
-def _at_the_end(name: str, last: int, a: Metrics, b: Metrics) -> tuple[str, ...]:
+def _at_the_end(name: str, last: int, a: MetricsByStep, b: MetricsByStep) -> tuple[str, ...]:
     if name not in a[last] or name not in b[last]:
         return ()
     return (f"at step {last}, the last of both, {name}: A {_text(a[last][name])}, B {_text(b[last][name])}",)

@@ -15,11 +15,11 @@ from rldbg.analysis.tokens import SampleTokens, read_tokens
 from rldbg.core import PrerequisiteError, UsageError
 from rldbg.recording import Recording
 
-Row = dict[str, float]
+MetricRow = dict[str, float]
 _TAILS = (0.5, 2.0)
 
 
-def metrics_by_step(recording: Recording, steps: Iterable[int] | None = None) -> list[Row]:
+def metrics_by_step(recording: Recording, steps: Iterable[int] | None = None) -> list[MetricRow]:
     """One row per step; keys are `step` and the metrics known there."""
     side = Side(recording, "A")
     chosen = sorted(side.steps() if steps is None else set(steps) & side.steps())
@@ -124,11 +124,11 @@ def _staleness(side: Side, step: int) -> Iterator[tuple[str, float]]:
         yield "staleness/max", float(every.max())
 
 
-def metric_names(rows: Sequence[Row]) -> list[str]:
+def metric_names(rows: Sequence[MetricRow]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row if name != "step"))
 
 
-def export_metrics(rows: Sequence[Row], target: Path) -> None:
+def export_metrics(rows: Sequence[MetricRow], target: Path) -> None:
     """Writes the rows to a .parquet file, or as TensorBoard events into a folder."""
     if target.suffix == ".parquet":
         _write_parquet(rows, target)
@@ -138,7 +138,7 @@ def export_metrics(rows: Sequence[Row], target: Path) -> None:
         _write_tensorboard(rows, target)
 
 
-def _write_parquet(rows: Sequence[Row], target: Path) -> None:
+def _write_parquet(rows: Sequence[MetricRow], target: Path) -> None:
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -150,7 +150,7 @@ def _write_parquet(rows: Sequence[Row], target: Path) -> None:
     parquet.write_table(table, target)
 
 
-def _write_tensorboard(rows: Sequence[Row], target: Path) -> None:
+def _write_tensorboard(rows: Sequence[MetricRow], target: Path) -> None:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

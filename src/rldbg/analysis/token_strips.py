@@ -27,7 +27,7 @@ QUANTITIES = (
 _SHOWN_SAMPLES = 6
 _SHOWN_TOKENS = 400
 
-Decode = Callable[[int], str]
+TokenDecoder = Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Strips:
 
 
 def strips_of(
-    first: Recording, second: Recording, step: int, decode: Decode | None, *, shift: int = 0
+    first: Recording, second: Recording, step: int, decode: TokenDecoder | None, *, shift: int = 0
 ) -> Strips | None:
     """None when no sample of the step has tokens on both sides, or none of them differs."""
     a, b = Side(first, "A"), Side(second, "B", shift=shift)
@@ -107,7 +107,7 @@ def _gaps(a: SampleTokens, b: SampleTokens, quantity: str) -> np.ndarray:
     return gaps
 
 
-def _strip(gaps: np.ndarray, a: SampleTokens, b: SampleTokens, decode: Decode | None) -> Strip:
+def _strip(gaps: np.ndarray, a: SampleTokens, b: SampleTokens, decode: TokenDecoder | None) -> Strip:
     worst = int(np.argmax(gaps))
     first = max(0, min(worst - _SHOWN_TOKENS // 2, len(gaps) - _SHOWN_TOKENS))
     shown = range(first, min(first + _SHOWN_TOKENS, len(gaps)))
@@ -125,7 +125,7 @@ def _strip(gaps: np.ndarray, a: SampleTokens, b: SampleTokens, decode: Decode | 
     return Strip(str(a.sample), float(gaps[worst]), worst, tokens, len(gaps) - len(shown))
 
 
-def _text(side: SampleTokens, position: int, decode: Decode | None) -> str | None:
+def _text(side: SampleTokens, position: int, decode: TokenDecoder | None) -> str | None:
     if position >= len(side.tokens):
         return None
     token = int(side.tokens[position])

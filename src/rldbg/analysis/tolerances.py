@@ -89,6 +89,7 @@ _NOTHING_KNOWN = 1.0
 _NOT_OF_THE_MODEL = (_REWARD, _ADVANTAGE, _PARAMETER)
 # Ratios of probabilities, and means that one large ratio may dominate (a token that the reference finds likely).
 _OF_RATIOS = (_RATIO, _LOSS)
+# An optimizer step: (step, epoch, mini-batch).
 Update = tuple[int, int, int]
 
 # What rewards and advantages are that follow from what a model computed.

@@ -13,7 +13,7 @@ from rldbg.bisection.module_outputs import Capture, ModuleOutput
 # A difference counts if it is this many times what rounding does to the same output.
 _MARGIN = 8.0
 _SMALLEST = 1e-7
-Pair = tuple[ModuleOutput, ModuleOutput, str]
+OutputPair = tuple[ModuleOutput, ModuleOutput, str]
 FoundOutputs = dict[int, tuple[ModuleOutput, str]]
 _SIMILAR = 0.6
 
@@ -116,7 +116,7 @@ def _changed_parameters(a: Capture, b: Capture, first: ModuleDifference) -> dict
     return found
 
 
-def aligned(a: list[ModuleOutput], b: list[ModuleOutput]) -> list[Pair]:
+def aligned(a: list[ModuleOutput], b: list[ModuleOutput]) -> list[OutputPair]:
     """In the order of A. A module that runs several times is paired run by run."""
     waiting: dict[str, list[ModuleOutput]] = {}
     for item in b:

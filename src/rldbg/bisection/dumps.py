@@ -66,10 +66,10 @@ def _call(file: Path) -> str:
     return file.name.rsplit(".", 3)[0]
 
 
-Facts = tuple[str, int, int, int, str, str]  # name, pass, rank, order, kind, way
+DumpName = tuple[str, int, int, int, str, str]  # name, pass, rank, order, kind, way
 
 
-def _facts(file: Path) -> Facts | None:
+def _facts(file: Path) -> DumpName | None:
     if "___" in file.name:
         parts = dict(part.partition("=")[::2] for part in file.name.removesuffix(".pt").split("___"))
         if "name" not in parts:

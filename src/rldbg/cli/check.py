@@ -41,7 +41,7 @@ def command(
         return _list(as_json)
     if path is None:
         raise UsageError("check needs a recording", "rldbg check RUN, or rldbg check --list")
-    from rldbg.analysis import Row, check, export_metrics, metrics_by_step
+    from rldbg.analysis import MetricRow, check, export_metrics, metrics_by_step
     from rldbg.recording import open as open_recording
     from rldbg.reports.check import to_terminal
 
@@ -49,7 +49,7 @@ def command(
     with progress("checking", "records read", as_json=as_json) as advance:
         recording.on_read = advance
         report = check(recording, only=only, steps=steps or None)
-        rows: list[Row] = metrics_by_step(recording, steps or None) if metrics or export is not None else []
+        rows: list[MetricRow] = metrics_by_step(recording, steps or None) if metrics or export is not None else []
     if export is not None:
         export_metrics(rows, export)
         print_note(f"metrics of {len(rows)} steps: {export}")

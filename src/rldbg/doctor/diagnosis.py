@@ -9,7 +9,7 @@ from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.lazy import shown_by
 
-Verdict = Literal["found", "unknown", "healthy"]
+DiagnosisVerdict = Literal["found", "unknown", "healthy"]
 Confidence = Literal["high", "medium", "low"]
 
 
@@ -74,7 +74,7 @@ class ProbeResult:
 class Diagnosis:
     """What the logs, the machine and the flight recorder say together."""
 
-    verdict: Verdict
+    verdict: DiagnosisVerdict
     root_causes: tuple[Cause, ...] = ()
     fallout: tuple[Cause, ...] = ()
     first_error: Failure | None = None

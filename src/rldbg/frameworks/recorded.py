@@ -25,9 +25,9 @@ from rldbg.frameworks.registry import recorded_hooks
 from rldbg.recording import Recorder
 
 _ATTRIBUTE = "_rldbg_recorded"
-Call = Generator[None, Any, Any]
+RecordedCall = Generator[None, Any, Any]
 """A hooked call: the handler runs until it yields, and is sent the result."""
-Handler = Callable[..., Call]
+CallHandler = Callable[..., RecordedCall]
 
 
 class Recorded:
@@ -118,7 +118,7 @@ class ProcessHooks:
         original = inspect.getattr_static(owner, name, None) if owner is not None else None
         if not inspect.isfunction(original):
             return f"there is no function {hook.function}"
-        handler: Handler = getattr(self._handlers_of(framework), hook.handler)
+        handler: CallHandler = getattr(self._handlers_of(framework), hook.handler)
         setattr(owner, name, self._wrapped(original, handler, f"{hook.module}.{hook.function}"))
         return ""
 
@@ -129,7 +129,7 @@ class ProcessHooks:
             self._handlers[framework.name] = handlers
         return self._handlers[framework.name]
 
-    def _wrapped(self, original: Any, handler: Handler, name: str) -> Any:
+    def _wrapped(self, original: Any, handler: CallHandler, name: str) -> Any:
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[None, Any, Any] | None:
             started = time.perf_counter()
             try:

@@ -16,7 +16,7 @@ from rldbg.agent.profiling import Hook, file_of, installed_version, is_expected
 from rldbg.frameworks.base import Framework
 from rldbg.frameworks.registry import lineage
 
-State = Literal["found", "missing", "not in this version", "not checked"]
+Resolution = Literal["found", "missing", "not in this version", "not checked"]
 CAPABILITIES = ("launch", "record", "replay", "layout", "phases", "weights")
 _DEEPEST = 8
 _BRANCHES = (ast.If, ast.Try, ast.With)
@@ -27,7 +27,7 @@ class HookState:
     """One hook, and whether the installed version has it."""
 
     hook: Hook
-    state: State
+    state: Resolution
     how: str
     """How that was found out: a file and line, or what is missing."""
 
@@ -103,7 +103,7 @@ def resolve(hook: Hook) -> HookState:
     if folders is None:
         return HookState(hook, "not checked", f"{package} is not installed")
     expected = is_expected(hook, installed_version(package))
-    absent: State = "missing" if expected else "not in this version"
+    absent: Resolution = "missing" if expected else "not in this version"
     file = _module_file(folders, hook.module)
     if file is None:
         return HookState(hook, absent, f"no module {hook.module}")

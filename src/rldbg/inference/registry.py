@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from rldbg.core import IncompleteDataError, PrerequisiteError, UsageError, write_whole
-from rldbg.inference.replica_process import STATES, ServerProcess, State, end, spawn
+from rldbg.inference.replica_process import STATES, ReplicaState, ServerProcess, end, spawn
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _POLL_S = 0.05
@@ -46,11 +46,11 @@ class Server:
         return [address for process in self.processes if (address := process.address) is not None]
 
     @property
-    def state(self) -> State:
+    def state(self) -> ReplicaState:
         """The worst of its processes'."""
         return _worst([process.state for process in self.processes])
 
-    def to_dict(self, states: Sequence[State] | None = None) -> dict[str, Any]:
+    def to_dict(self, states: Sequence[ReplicaState] | None = None) -> dict[str, Any]:
         states = states or [process.state for process in self.processes]
         return {
             "name": self.name,
@@ -151,7 +151,7 @@ class Registry:
             found.append(server)
         return found
 
-    def probe(self, servers: Sequence[Server]) -> list[list[State]]:
+    def probe(self, servers: Sequence[Server]) -> list[list[ReplicaState]]:
         """The state of every process of these servers, each asked whether it is well."""
         asked = [(server, process) for server in servers for process in server.processes]
         with ThreadPoolExecutor(max_workers=max(1, min(32, len(asked)))) as pool:
@@ -237,7 +237,7 @@ def _at_port(command: Sequence[str], address: str | None) -> list[str]:
     return [*(word for word in command if not word.startswith("--port=")), f"--port={port}"]
 
 
-def _worst(states: Sequence[State]) -> State:
+def _worst(states: Sequence[ReplicaState]) -> ReplicaState:
     return next((state for state in STATES if state in states), "running")
 
 

@@ -19,9 +19,9 @@ import psutil
 
 from rldbg.core import Environment, NoAnswerError, http_request
 
-State = Literal["running", "starting", "not answering", "crashed"]
+ReplicaState = Literal["running", "starting", "not answering", "crashed"]
 # From the worst to the best.
-STATES: tuple[State, ...] = ("crashed", "not answering", "starting", "running")
+STATES: tuple[ReplicaState, ...] = ("crashed", "not answering", "starting", "running")
 _LAST_BYTES = 1 << 16
 _POLL_S = 0.02
 
@@ -54,13 +54,13 @@ class ServerProcess:
             return None
 
     @property
-    def state(self) -> State:
+    def state(self) -> ReplicaState:
         """What is known without asking it."""
         if not self.alive:
             return "crashed"
         return "starting" if self.address is None else "running"
 
-    def probed(self, health: str, timeout_s: float) -> State:
+    def probed(self, health: str, timeout_s: float) -> ReplicaState:
         """What is known when it is asked, too."""
         state = self.state
         if state == "running" and not self.answers(health, timeout_s):

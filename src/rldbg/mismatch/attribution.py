@@ -15,7 +15,7 @@ import numpy as np
 from rldbg.analysis import NOISE, Gap, confined_to
 from rldbg.mismatch import input_causes, noise_causes, sampling_causes, value_causes, weight_causes
 from rldbg.mismatch.claims import Claim, Unexplained
-from rldbg.mismatch.metrics import Metrics, by_part, metrics_of
+from rldbg.mismatch.metrics import MismatchMetrics, by_part, metrics_of
 from rldbg.mismatch.token_table import TRAINER, TokenTable, table_of_pair, table_of_run
 from rldbg.recording import Recording
 
@@ -49,8 +49,8 @@ class MismatchReport:
     """The gap, its metrics, and its causes, the largest share first. Shares add up to 1 with `unexplained`."""
 
     title: str
-    metrics: Metrics
-    parts: dict[str, dict[str, Metrics]]
+    metrics: MismatchMetrics
+    parts: dict[str, dict[str, MismatchMetrics]]
     causes: tuple[MismatchCause, ...]
     unexplained: MismatchCause | None
 

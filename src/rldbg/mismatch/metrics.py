@@ -11,15 +11,15 @@ from rldbg.mismatch.token_table import TokenTable
 
 _FROM_RATIOS = {"kl/k1": "k1", "kl/k3": "k3", "ppl_ratio": "perplexity_ratio", "ratio/ess": "ess"}
 METRICS = ("tokens", "mean_abs", "max_abs", "beyond_e", *_FROM_RATIOS.values())
-Metrics = dict[str, float]
+MismatchMetrics = dict[str, float]
 
 
-def metrics_of(rollout: np.ndarray, trainer: np.ndarray) -> Metrics:
+def metrics_of(rollout: np.ndarray, trainer: np.ndarray) -> MismatchMetrics:
     """Per-token |gap| (mean and max), the share of tokens whose ratio is beyond e, k1 and k3 KL of the trainer to the
     rollout, perplexity ratio and effective sample size. Tokens without two finite log probs are counted apart."""
     finite = np.isfinite(rollout) & np.isfinite(trainer)
     size = np.abs(rollout[finite] - trainer[finite])
-    numbers: Metrics = {"tokens": float(len(rollout)), "not_finite": float(np.count_nonzero(~finite))}
+    numbers: MismatchMetrics = {"tokens": float(len(rollout)), "not_finite": float(np.count_nonzero(~finite))}
     if not size.size:
         return numbers
     known = mismatch_metrics(trainer, rollout)
@@ -32,7 +32,7 @@ def metrics_of(rollout: np.ndarray, trainer: np.ndarray) -> Metrics:
     }
 
 
-def by_part(table: TokenTable) -> dict[str, dict[str, Metrics]]:
+def by_part(table: TokenTable) -> dict[str, dict[str, MismatchMetrics]]:
     """The metrics of each step, position, turn, length, replica and version lag, where there is more than one."""
     lengths = table.of_samples([np.count_nonzero(place.tokens.loss_mask) for place in table.places])
     columns: dict[str, tuple[np.ndarray, Callable[[object], str]]] = {

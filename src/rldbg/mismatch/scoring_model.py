@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rldbg.weights import LoraAdapter
 
-Inputs = dict[str, Any]
+ModelInputs = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ScoredRow:
     before: Sequence[np.ndarray] = ()
 
 
-InputChange = Callable[[Inputs, ScoredRow], Inputs]
+InputChange = Callable[[ModelInputs, ScoredRow], ModelInputs]
 
 
 class ScoringModel:
@@ -134,7 +134,7 @@ def top_p_counts(logits: np.ndarray, top_p: float) -> np.ndarray:
 def left_padding(pad_id: int, *, attended: bool) -> InputChange:
     """Two columns of padding before the row, which the mask hides or not."""
 
-    def change(inputs: Inputs, _row: ScoredRow) -> Inputs:
+    def change(inputs: ModelInputs, _row: ScoredRow) -> ModelInputs:
         import torch
 
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
@@ -155,7 +155,7 @@ def left_padding(pad_id: int, *, attended: bool) -> InputChange:
 def restarted_positions(first: int) -> InputChange:
     """Position ids that start again at a column, as a response scored without its prompt has them."""
 
-    def change(inputs: Inputs, _row: ScoredRow) -> Inputs:
+    def change(inputs: ModelInputs, _row: ScoredRow) -> ModelInputs:
         positions = inputs["position_ids"].clone()
         positions[:, first:] -= first
         return {**inputs, "position_ids": positions}
@@ -163,7 +163,7 @@ def restarted_positions(first: int) -> InputChange:
     return change
 
 
-def without_first_token(inputs: Inputs, _row: ScoredRow) -> Inputs:
+def without_first_token(inputs: ModelInputs, _row: ScoredRow) -> ModelInputs:
     """The first token is not attended to: a BOS token that one side adds, or a prompt cut on the left."""
     mask = inputs["attention_mask"].clone()
     mask[:, 0] = 0
@@ -173,7 +173,7 @@ def without_first_token(inputs: Inputs, _row: ScoredRow) -> Inputs:
 def packed(count: int | None, *, restart: bool) -> InputChange:
     """Behind the last `count` of the samples before it (None: all) in one row, all of it attended to."""
 
-    def change(inputs: Inputs, row: ScoredRow) -> Inputs:
+    def change(inputs: ModelInputs, row: ScoredRow) -> ModelInputs:
         import torch
 
         chosen = row.before if count is None else row.before[-count:]

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.table import Table
 
-from rldbg.analysis import CheckReport, Row, metric_names
+from rldbg.analysis import CheckReport, MetricRow, metric_names
 from rldbg.reports.findings import to_terminal as findings_to_terminal
 from rldbg.reports.tables import table
 
 _STEPS_SHOWN = 10
 
 
-def to_terminal(report: CheckReport, metrics: Sequence[Row] = ()) -> Iterator[RenderableType]:
+def to_terminal(report: CheckReport, metrics: Sequence[MetricRow] = ()) -> Iterator[RenderableType]:
     """The metrics where they are asked for, then the verdict, findings, and checks that do not apply."""
     if metrics:
         yield _metrics(metrics[-_STEPS_SHOWN:])
@@ -24,7 +24,7 @@ def to_terminal(report: CheckReport, metrics: Sequence[Row] = ()) -> Iterator[Re
     yield from (f"  - {name}: {reason}" for name, reason in report.not_applicable.items())
 
 
-def _metrics(rows: Sequence[Row]) -> Table:
+def _metrics(rows: Sequence[MetricRow]) -> Table:
     """One column per step: names are long and steps are many."""
     titles = [f"step {int(row['step'])}" for row in rows]
     cells = ((name, *("" if name not in row else f"{row[name]:.4g}" for row in rows)) for name in metric_names(rows))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rldbg.core import UsageError
 
-Message = Mapping[str, Any]
+TemplateMessage = Mapping[str, Any]
 
 WEATHER = {
     "type": "function",
@@ -35,7 +35,7 @@ _SAID = {
 @dataclass(frozen=True, slots=True)
 class Conversation:
     name: str
-    messages: tuple[Message, ...]
+    messages: tuple[TemplateMessage, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -45,7 +45,7 @@ class Conversation:
 
 def standard_conversations() -> tuple[Conversation, ...]:
     """Plain turns, turns with reasoning, and turns with a tool call."""
-    thinking: list[Message] = [
+    thinking: list[TemplateMessage] = [
         {"role": "user", "content": "What is 2 + 3?"},
         {"role": "assistant", "content": "<think>\nTwo and three make five.\n</think>\n\nIt is 5."},
         {"role": "user", "content": "And 4 + 4?"},
@@ -64,7 +64,7 @@ def conversation_with_tools(tools: Sequence[Mapping[str, Any]]) -> Conversation:
     properties = (known.get("parameters") or {}).get("properties") or {}
     arguments = {name: _ARGUMENTS.get(str(kind.get("type")), "Łódź") for name, kind in properties.items()}
     call = {"name": known["name"], "arguments": arguments}
-    messages: list[Message] = [
+    messages: list[TemplateMessage] = [
         {"role": "user", "content": "Will it rain in Łódź?"},
         {"role": "assistant", "content": "", "tool_calls": [{"id": "call00001", "type": "function", "function": call}]},
         {"role": "tool", "tool_call_id": "call00001", "name": known["name"], "content": '{"rain": true}'},

@@ -10,7 +10,7 @@ from rldbg.templates.rendering import ChatTemplate, RenderingError
 from rldbg.templates.tool_calls import tool_call_problems
 from rldbg.templates.turns import RenderedConversation, first_difference, render_conversation, starts_with
 
-Verdict = Literal["holds", "broken", "not tried"]
+PropertyVerdict = Literal["holds", "broken", "not tried"]
 _CONTEXT = 6
 
 
@@ -19,7 +19,7 @@ class Property:
     """Whether a property holds; if not, where it broke first and what to do."""
 
     name: str
-    verdict: Verdict
+    verdict: PropertyVerdict
     why: str = ""
     conversation: str = ""
     fix: str = ""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.core import PrerequisiteError, UsageError
-from rldbg.templates.conversations import Message
+from rldbg.templates.conversations import TemplateMessage
 
 
 class RenderingError(Exception):
@@ -22,7 +22,9 @@ class ChatTemplate:
         self.special_ids = frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.get_added_vocab().values())
         self.source = str(tokenizer.chat_template)
 
-    def text(self, messages: Sequence[Message], tools: Sequence[Any] = (), *, start_answer: bool = False) -> str:
+    def text(
+        self, messages: Sequence[TemplateMessage], tools: Sequence[Any] = (), *, start_answer: bool = False
+    ) -> str:
         """The conversation as text; `start_answer` adds what an assistant turn begins with."""
         try:
             rendered = self._tokenizer.apply_chat_template(
@@ -38,7 +40,7 @@ class ChatTemplate:
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def marked_tokens(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[bool]:
+    def marked_tokens(self, messages: Sequence[TemplateMessage], tools: Sequence[Any]) -> list[bool]:
         """Which tokens `{% generation %}` marks as the assistant's."""
         made = self._tokenizer.apply_chat_template(
             list(messages), tools=list(tools) or None, return_dict=True, return_assistant_tokens_mask=True

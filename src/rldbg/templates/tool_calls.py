@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from rldbg.templates.conversations import Message
+from rldbg.templates.conversations import TemplateMessage
 from rldbg.templates.rendering import ChatTemplate, RenderingError
 from rldbg.templates.turns import RenderedConversation
 
@@ -55,7 +55,7 @@ def _nested(value: Any) -> list[Any]:
 
 
 def _escaped_twice(
-    template: ChatTemplate, messages: Sequence[Message], tools: Sequence[Any], text: str
+    template: ChatTemplate, messages: Sequence[TemplateMessage], tools: Sequence[Any], text: str
 ) -> Iterator[str]:
     """OpenAI's clients send arguments as JSON text; many templates turn that into JSON once more."""
     if not any(message.get("tool_calls") for message in messages):
@@ -69,7 +69,7 @@ def _escaped_twice(
         yield "arguments as JSON text, as OpenAI's clients send them, are escaped twice"
 
 
-def _with_texts(message: Message) -> Message:
+def _with_texts(message: TemplateMessage) -> TemplateMessage:
     calls = message.get("tool_calls")
     if not calls:
         return message

@@ -22,7 +22,7 @@ from rldbg.core import setting
 from rldbg.training_service.datums import Datum
 from rldbg.training_service.errors import ServiceRequestError, read_settings
 
-Inputs = Mapping[str, Array]
+LossFields = Mapping[str, Array]
 # The input, beside the client's, that is 1 where a token is trained on.
 TRAINED = "trained"
 
@@ -62,7 +62,7 @@ class Loss:
     """One loss: the inputs it cannot do without, and its value per token."""
 
     needs: tuple[str, ...]
-    tokens: Callable[[Array, Inputs, LossSettings], TokenLoss]
+    tokens: Callable[[Array, LossFields, LossSettings], TokenLoss]
     any_inputs: bool = False
 
 
@@ -83,12 +83,12 @@ def check_inputs(where: str, datum: Datum, settings: LossSettings) -> None:
             )
 
 
-def _ppo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
+def _ppo(log_probs: Array, inputs: LossFields, settings: LossSettings) -> TokenLoss:
     low, high = _clip_range(log_probs, inputs, settings)
     return ppo_loss(log_probs, inputs["logprobs"], inputs["advantages"], lowest_ratio=low, highest_ratio=high)
 
 
-def _clip_range(log_probs: Array, inputs: Inputs, settings: LossSettings) -> tuple[Array, Array]:
+def _clip_range(log_probs: Array, inputs: LossFields, settings: LossSettings) -> tuple[Array, Array]:
     """Between which ratios a token is not clipped: the datum's own thresholds, else those of the request."""
     all_tokens = log_probs.detach() * 0
     return (
@@ -97,21 +97,21 @@ def _clip_range(log_probs: Array, inputs: Inputs, settings: LossSettings) -> tup
     )
 
 
-def _cispo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
+def _cispo(log_probs: Array, inputs: LossFields, settings: LossSettings) -> TokenLoss:
     """REINFORCE weighted by the clipped ratio, through which no gradient flows."""
     ratio = importance_ratio(log_probs, inputs["logprobs"]).detach()
     weight = ratio.clip(*_clip_range(log_probs, inputs, settings))
     return TokenLoss(-weight * log_probs * inputs["advantages"], ratio, weight != ratio)
 
 
-def _dro(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
+def _dro(log_probs: Array, inputs: LossFields, settings: LossSettings) -> TokenLoss:
     """REINFORCE with a quadratic pull towards the policy that made the data."""
     log_ratio = log_probs - inputs["logprobs"]
     values = -(log_probs * inputs["advantages"] - settings.beta / 2 * log_ratio * log_ratio)
     return TokenLoss(values, log_ratio.exp(), log_ratio != log_ratio)
 
 
-def _gspo(log_probs: Array, inputs: Inputs, settings: LossSettings) -> TokenLoss:
+def _gspo(log_probs: Array, inputs: LossFields, settings: LossSettings) -> TokenLoss:
     """PPO with one ratio per sequence, the geometric mean of its tokens'; each token passes its own gradient on."""
     counted = inputs["sequence_ratio_mask"] != 0 if "sequence_ratio_mask" in inputs else inputs[TRAINED]
     log_ratio = ((log_probs - inputs["logprobs"]) * counted).detach()

@@ -13,10 +13,10 @@ from rldbg.training_service.service import TrainingService
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Request], Awaitable[Response]]
+ServiceHandler = Callable[[Request], Awaitable[Response]]
 # (method, path under /api/v1, handler)
-Table = tuple[tuple[str, str, Handler], ...]
-ErrorForm = Callable[[ServiceRequestError], Response]
+ServiceTable = tuple[tuple[str, str, ServiceHandler], ...]
+ServiceErrorForm = Callable[[ServiceRequestError], Response]
 
 
 class Handlers:
@@ -27,11 +27,11 @@ class Handlers:
         self._bodies = bodies
 
 
-def routes(table: Table, form: ErrorForm) -> list[Route]:
+def routes(table: ServiceTable, form: ServiceErrorForm) -> list[Route]:
     return [Route(f"/api/v1{path}", _guarded(handler, form), methods=[method]) for method, path, handler in table]
 
 
-def _guarded(handler: Handler, form: ErrorForm) -> Handler:
+def _guarded(handler: ServiceHandler, form: ServiceErrorForm) -> ServiceHandler:
     async def guarded(request: Request) -> Response:
         try:
             return await handler(request)

@@ -18,7 +18,7 @@ from rldbg.training_service.errors import ServiceRequestError, read_settings
 
 _PLAIN = ("max_tokens", "temperature", "top_p", "top_k", "seed")
 StopReason = Literal["stop", "length"]
-Decode = Callable[[list[int]], str]
+SequenceDecoder = Callable[[list[int]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Continuation:
         self._top: list[list[tuple[Any, Any]]] = [[] for _ in range(count)]
         self.stopped = [False] * count
 
-    def run(self, limit: int, stop_tokens: frozenset[int], decode: Decode) -> tuple[SampledSequence, ...]:
+    def run(self, limit: int, stop_tokens: frozenset[int], decode: SequenceDecoder) -> tuple[SampledSequence, ...]:
         """Samples up to `limit` tokens per sample; `decode` turns tokens into text, for stop texts."""
         count = len(self._keys)
         inputs = torch.from_numpy(self._prompt).to(_device(self._model))[None].repeat(count, 1)
@@ -151,7 +151,7 @@ class Continuation:
             if not self.stopped[number]:
                 self._top[number].append(row)
 
-    def _keep(self, drawn: list[int], stop_tokens: frozenset[int], decode: Decode) -> None:
+    def _keep(self, drawn: list[int], stop_tokens: frozenset[int], decode: SequenceDecoder) -> None:
         for number, token in enumerate(drawn):
             if self.stopped[number]:
                 continue

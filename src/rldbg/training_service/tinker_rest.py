@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service.errors import ServiceRequestError
-from rldbg.training_service.routing import Handlers, Table
+from rldbg.training_service.routing import Handlers, ServiceTable
 from rldbg.training_service.service import ModelEntry
 from rldbg.training_service.snapshots import ModelSnapshot
 from rldbg.training_service.tinker_training import lora_facts
@@ -20,7 +20,7 @@ _TYPES = {"weights": "training", "sampler": "sampler"}
 
 
 class TinkerRest(Handlers):
-    def table(self) -> Table:
+    def table(self) -> ServiceTable:
         return (
             ("GET", "/training_runs", self.training_runs),
             ("GET", "/training_runs/{run}", self.training_run),

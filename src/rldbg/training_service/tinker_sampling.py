@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from rldbg.training_service import tinker_messages
 from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.request_order import digest_of, sequence_number
-from rldbg.training_service.routing import Handlers, Table
+from rldbg.training_service.routing import Handlers, ServiceTable
 from rldbg.training_service.samplers import SampleRequest
 from rldbg.training_service.sampling import ClientSamplingSettings
 from rldbg.training_service.sampling_sessions import SamplingSession
@@ -21,7 +21,7 @@ _UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "record_stabili
 
 
 class TinkerSampling(Handlers):
-    def table(self) -> Table:
+    def table(self) -> ServiceTable:
         return (
             ("POST", "/create_sampling_session", self.create_sampling_session),
             ("POST", "/join_sampling_session", self.join_sampling_session),

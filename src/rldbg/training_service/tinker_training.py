@@ -18,7 +18,7 @@ from rldbg.training_service.models import AdamSettings
 from rldbg.training_service.operations import Operation
 from rldbg.training_service.passes import PassResult
 from rldbg.training_service.request_order import digest_of, sequence_number
-from rldbg.training_service.routing import Handlers, Table
+from rldbg.training_service.routing import Handlers, ServiceTable
 from rldbg.training_service.sampling_sessions import SamplingSession
 from rldbg.training_service.service import ModelEntry
 from rldbg.training_service.snapshots import ModelSnapshot
@@ -39,7 +39,7 @@ _METRIC_NAMES: Mapping[str, str] = {
 
 
 class TinkerTraining(Handlers):
-    def table(self) -> Table:
+    def table(self) -> ServiceTable:
         posts = (
             ("client/config", self.client_config),
             ("client/dynamic_config", self.dynamic_config),

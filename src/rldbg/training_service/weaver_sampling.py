@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from rldbg.training_service import weaver_json
 from rldbg.training_service.datums import check_tokens, tokens_from_json
 from rldbg.training_service.errors import ServiceRequestError
-from rldbg.training_service.routing import Handlers, Table
+from rldbg.training_service.routing import Handlers, ServiceTable
 from rldbg.training_service.samplers import SampleRequest
 from rldbg.training_service.sampling import ClientSamplingSettings
 from rldbg.training_service.sampling_sessions import SamplingSession
@@ -47,7 +47,7 @@ def count_of(body: Mapping[str, Any], key: str, default: int, least: int, most: 
 
 
 class WeaverSampling(Handlers):
-    def table(self) -> Table:
+    def table(self) -> ServiceTable:
         return (
             ("POST", "/sessions/{session}/sampling-sessions", self.create),
             ("GET", "/sampling-sessions/{session}", self.get),

@@ -13,7 +13,7 @@ from rldbg.training_service.losses import LossSettings
 from rldbg.training_service.models import AdamSettings
 from rldbg.training_service.operations import Operation
 from rldbg.training_service.request_order import digest_of, sequence_number
-from rldbg.training_service.routing import Handlers, Table
+from rldbg.training_service.routing import Handlers, ServiceTable
 from rldbg.training_service.service import ModelEntry
 from rldbg.training_service.tensor_pack import read_request
 
@@ -31,7 +31,7 @@ async def accepted(operation: Operation, present: Callable[[Any], Any]) -> Respo
 
 
 class WeaverTraining(Handlers):
-    def table(self) -> Table:
+    def table(self) -> ServiceTable:
         return (
             ("POST", "/sessions", self.create_session),
             ("GET", "/sessions/{session}", self.get_session),

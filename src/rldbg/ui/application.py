@@ -29,7 +29,7 @@ from rldbg.ui.jobs import Jobs
 _STATUS = {"usage": 400, "incomplete": 422, "prerequisite": 424, "unreachable": 502, "refused": 403}
 _LOG = logging.getLogger(__name__)
 
-Handler = Callable[[Request], Any]
+JsonHandler = Callable[[Request], Any]
 
 
 def build_application(catalogue: Catalogue, access: Access | None = None) -> Starlette:
@@ -93,7 +93,7 @@ def build_application(catalogue: Catalogue, access: Access | None = None) -> Sta
     )
 
 
-def _answers(catalogue: Catalogue, jobs: Jobs) -> dict[str, Handler]:
+def _answers(catalogue: Catalogue, jobs: Jobs) -> dict[str, JsonHandler]:
     """What is asked by GET, by its path below /api."""
     run_of = partial(_run, catalogue)
     return {
@@ -133,7 +133,7 @@ def _run(catalogue: Catalogue, request: Request) -> Any:
     return catalogue.run(request.path_params["run"])
 
 
-def _json(answer: Handler) -> Callable[[Request], Response]:
+def _json(answer: JsonHandler) -> Callable[[Request], Response]:
     return lambda request: json_response(answer(request))
 
 

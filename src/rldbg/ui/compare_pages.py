@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.analysis import Comparison, Decode, Stage, Strips, compare, noise_beside, strips_of
+from rldbg.analysis import Comparison, Stage, Strips, TokenDecoder, compare, noise_beside, strips_of
 from rldbg.core import UsageError
 from rldbg.recording import Recording
 from rldbg.reports.json_text import to_json
@@ -43,7 +43,7 @@ def compared(runs: Sequence[OpenedRun]) -> dict[str, Any]:
 
 
 def comparison_page(
-    base: Recording, others: Sequence[tuple[Recording, Comparison]], *, decode: Decode | None = None
+    base: Recording, others: Sequence[tuple[Recording, Comparison]], *, decode: TokenDecoder | None = None
 ) -> str:
     """One self-contained document: A against each of the others. `decode` turns a token id into text."""
     names = [{"a_name": result.titles[0], "b_name": result.titles[1]} for _, result in others]
@@ -80,7 +80,7 @@ def _answer(pairs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def comparison_document(
-    base: Recording, other: Recording, result: Comparison, decode: Decode | None = None
+    base: Recording, other: Recording, result: Comparison, decode: TokenDecoder | None = None
 ) -> dict[str, Any]:
     """The result as `--json` gives it, with distributions of differences, the configuration, and the worst tokens."""
     first = result.first_difference

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .looking import Looking, Rules, Wait
+from .looking import Looking, Wait, WaitRules
 from .objects import Frame, exception_text, is_a
 
 _LOCK_FILES = ("canonical", "lock_filename")
@@ -68,7 +68,7 @@ def pool_wait(frames: Sequence[Frame]) -> Wait | None:
     return {"kind": "connection_pool", "limit": next((limit for limit in limits if limit), None)}
 
 
-CLIENT_RULES: Rules = (
+CLIENT_RULES: WaitRules = (
     *((file, functions, _connection_pool) for file, functions in _POOLS),
     ("zmq/sugar/socket.py", frozenset({"recv", "recv_multipart", "recv_pyobj", "recv_json", "poll"}), _message),
     ("zmq/sugar/poll.py", frozenset({"poll"}), _message),

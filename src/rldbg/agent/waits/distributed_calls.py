@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .looking import Looking, Rules, Wait, has_timeout
+from .looking import Looking, Wait, WaitRules, has_timeout
 from .objects import Frame, Object, is_a
 from .resolving import resolve
 from .system_calls import kernel_wait
@@ -116,7 +116,7 @@ def _collective_names() -> frozenset[str]:
     return frozenset(name + ending for name in _COLLECTIVES + _TRANSFERS for ending in endings)
 
 
-DISTRIBUTED_RULES: Rules = (
+DISTRIBUTED_RULES: WaitRules = (
     ("torch/distributed/distributed_c10d.py", _collective_names(), _collective),
     ("torch/distributed/_functional_collectives.py", _collective_names() | {"wait_tensor"}, _collective),
     ("torch/distributed/utils.py", frozenset({"_sync_params_and_buffers", "_sync_module_states"}), _parameters),

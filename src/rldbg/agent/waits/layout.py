@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-Layout = dict[str, int]
+MemoryLayout = dict[str, int]
 _WORD = 8
 _FIRST_LINE = 54321
 _MEASURING_S = 20.0
@@ -23,7 +23,7 @@ class LayoutError(Exception):
     """This build keeps something in a way that is not understood."""
 
 
-def measured_layout(pid: int) -> Layout:
+def measured_layout(pid: int) -> MemoryLayout:
     """The layout of the interpreter that runs a process of this host. Raises LayoutError."""
     exe = f"/proc/{pid}/exe"
     try:
@@ -43,7 +43,7 @@ def measured_layout(pid: int) -> Layout:
         raise LayoutError(f"its interpreter could not be started: {type(error).__name__}") from error
     if done.returncode:
         raise LayoutError(f"its interpreter is not understood: {done.stderr.strip().rpartition(chr(10))[2][:200]}")
-    layout: Layout = json.loads(done.stdout)
+    layout: MemoryLayout = json.loads(done.stdout)
     return layout
 
 
@@ -52,7 +52,7 @@ def _own_source() -> str:
     return str(loader.get_source(__name__)) + "\nif __name__ == '__main__':\n    print(json.dumps(measure()))\n"
 
 
-def measure() -> Layout:
+def measure() -> MemoryLayout:
     """The layout of this interpreter. Raises LayoutError."""
     if sys.maxsize < 2**32 or not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise LayoutError("only 64-bit builds with a GIL are understood")
@@ -60,7 +60,7 @@ def measure() -> Layout:
     return layout | _runtime() | _objects() | _coroutines() | _threads()
 
 
-def _runtime() -> Layout:
+def _runtime() -> MemoryLayout:
     runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
     ctypes.pythonapi.PyInterpreterState_Get.restype = ctypes.c_void_p
     interpreter = ctypes.pythonapi.PyInterpreterState_Get()
@@ -101,7 +101,7 @@ class _Sample:
         """For its function and its bound method."""
 
 
-def _objects() -> Layout:
+def _objects() -> MemoryLayout:
     sample, text = _Sample(), "abcdefghijklmnop"
     function, method = _Sample.waits, sample.waits
     member = (sample,)
@@ -117,7 +117,7 @@ def _objects() -> Layout:
     } | _exceptions()
 
 
-def _exceptions() -> Layout:
+def _exceptions() -> MemoryLayout:
     try:
         raise ValueError("a sample")
     except ValueError as error:
@@ -134,8 +134,8 @@ def _lock_owner() -> int:
         return _find(id(lock), threading.get_ident(), 64)
 
 
-def _coroutines() -> Layout:
-    places: Layout = {}
+def _coroutines() -> MemoryLayout:
+    places: MemoryLayout = {}
     program = "\n" * (_FIRST_LINE - 1) + "async def waits(first_local):\n    await first_local\n    return waits\n"
     scope: dict[str, Any] = {"__name__": "sample"}
     exec(compile(program, "/sample/file.py", "exec"), scope)
@@ -187,7 +187,7 @@ def _coroutines() -> Layout:
     return places
 
 
-def _threads() -> Layout:
+def _threads() -> MemoryLayout:
     """Thread states, and the frames they stand in. A frame starts at the address that its frame object holds."""
     ctypes.pythonapi.PyInterpreterState_Get.restype = ctypes.c_void_p
     ctypes.pythonapi.PyThreadState_Get.restype = ctypes.c_void_p

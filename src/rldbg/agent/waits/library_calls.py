@@ -6,9 +6,9 @@ from .client_calls import CLIENT_RULES
 from .distributed_calls import DISTRIBUTED_RULES
 from .looking import (
     Looking,
-    Rule,
-    Rules,
     Wait,
+    WaitRule,
+    WaitRules,
     has_timeout,
     lock_key,
     own_wait,
@@ -191,9 +191,9 @@ def _between_processes(frame: Frame, looking: Looking) -> Wait:
     return _waiting_method(frame, looking) | {"between": "processes"}
 
 
-_WAITS: dict[str, Rule] = {"Event": _event, "Condition": _condition, "Barrier": _barrier}
+_WAITS: dict[str, WaitRule] = {"Event": _event, "Condition": _condition, "Barrier": _barrier}
 
-_RULES: Rules = (
+_RULES: WaitRules = (
     ("ray/util/debugpy.py", frozenset({"set_trace", "_debugpy_breakpoint", "_debugpy_excepthook"}), _debugger),
     ("ray/util/rpdb.py", frozenset({"set_trace", "_post_mortem", "post_mortem"}), _debugger),
     ("/pdb.py", frozenset({"set_trace", "interaction", "post_mortem"}), _debugger),

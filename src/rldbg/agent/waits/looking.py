@@ -56,8 +56,8 @@ class Looking:
         return next((call.name for call in calls if call.method in methods and call.receiver is not None), "")
 
 
-Rule = Callable[[Frame, Looking], Wait]
-Rules = tuple[tuple[str, frozenset[str], Rule], ...]
+WaitRule = Callable[[Frame, Looking], Wait]
+WaitRules = tuple[tuple[str, frozenset[str], WaitRule], ...]
 """End of the file's path, names of its functions, and what their frame tells."""
 
 

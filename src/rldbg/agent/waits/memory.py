@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from .layout import Layout, LayoutError, base_of, library_of
+from .layout import LayoutError, MemoryLayout, base_of, library_of
 
 _WORD = 8
 _LIMIT = 20_000
@@ -20,7 +20,7 @@ _FLAGS = 168
 class ProcessMemory:
     """The memory of a process of this host. Needs the right to trace it."""
 
-    def __init__(self, pid: int, layout: Layout) -> None:
+    def __init__(self, pid: int, layout: MemoryLayout) -> None:
         self.pid = pid
         self.layout = layout
         self.minor = layout["minor"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from .chosen import chosen_processes, describe, told_rank, without_inherited_ranks
 from .kernel import Facts, thread_facts, tracing_note
-from .layout import Layout, LayoutError, measured_layout
+from .layout import LayoutError, MemoryLayout, measured_layout
 from .memory import ProcessMemory
 from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
 from .nccl import nccl_notes
@@ -65,7 +65,7 @@ class _Looks:
         self._explaining = explaining
         self._with_locals = with_locals
         self._py_spy = py_spy or find_py_spy()
-        self._layouts: dict[str, Layout | str] = {}
+        self._layouts: dict[str, MemoryLayout | str] = {}
         self._sources: dict[str, Sources] = {}
 
     def glance(self, pid: int) -> Facts:
@@ -133,7 +133,7 @@ class _Looks:
                 thread["frames"] = list(map(frame_facts, frames[thread["native"]]))
         return entry
 
-    def _layout(self, pid: int) -> Layout:
+    def _layout(self, pid: int) -> MemoryLayout:
         exe = str(Path(f"/proc/{pid}/exe").readlink())
         if exe not in self._layouts:
             try:

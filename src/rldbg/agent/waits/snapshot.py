@@ -13,6 +13,7 @@ from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts
 from .file_locks import contested_file, file_lock_holders
 from .kernel import (
     POLLING,
+    Facts,
     all_processes,
     children_of,
     ends_of,
@@ -31,7 +32,6 @@ from .source import Sources
 from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
 
-Facts = dict[str, Any]
 _Key = TypeVar("_Key")
 _ADDED_TO_STACKS = (
     "native",

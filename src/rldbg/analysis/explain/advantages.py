@@ -12,8 +12,8 @@ from rldbg.analysis.explain.advantage_rules import SLACK, Scored, advantages_by,
 from rldbg.analysis.explain.evidence import (
     Evidence,
     Explanation,
-    Pair,
     Recomputed,
+    SamplePair,
     applied,
     fit_factor,
     largest,
@@ -76,7 +76,7 @@ def _either(rules: list[str]) -> str:
     return rules[0] if len(rules) == 1 else f"{rules[0]} (or {rules[1]}, which gives the same here)"
 
 
-def _pairs(evidence: Evidence) -> list[Pair]:
+def _pairs(evidence: Evidence) -> list[SamplePair]:
     """The samples in the first pass over each, or in the pass at which advantages first differ."""
     for one, other in evidence.samples:
         a, b = one.trained("advantages"), other.trained("advantages")

@@ -10,16 +10,16 @@ import numpy as np
 from rldbg.analysis.explain.contexts import NOISE
 from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
 from rldbg.analysis.explain.inputs import faults_of
-from rldbg.analysis.explain.passes import SideStep, Update
+from rldbg.analysis.explain.passes import SideStep, UpdateInStep
 from rldbg.core import SampleId
 
 _COLUMNS = ("input_ids", "attention_mask", "position_ids", "response_mask", "effective_valid")
-Rows = dict[SampleId, dict[str, np.ndarray]]
+BatchInputs = dict[SampleId, dict[str, np.ndarray]]
 
 
-def _inputs(side: SideStep, kind: str, update: Update | None) -> Rows:
+def _inputs(side: SideStep, kind: str, update: UpdateInStep | None) -> BatchInputs:
     """The rows of a kind by sample, at one optimizer step or at the first pass over each sample."""
-    found: Rows = {}
+    found: BatchInputs = {}
     for item in side.micros if update is None else side.in_update(update):
         record = item.records.get(kind)
         if record is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Pair, Recomputed, fit_factor, largest
+from rldbg.analysis.explain.evidence import Recomputed, SamplePair, fit_factor, largest
 from rldbg.analysis.tokens import SampleTokens
 
 # Two roundings of log probs of magnitude ~10 in single precision, with a margin.
@@ -55,7 +55,7 @@ def within(samples: Iterable[SampleTokens], first: str, second: str) -> Draws:
     return found
 
 
-def between(pairs: Iterable[Pair], quantity: str) -> Draws:
+def between(pairs: Iterable[SamplePair], quantity: str) -> Draws:
     """One quantity of both sides where both sampled the same token in the same context, in any sample."""
     sides: tuple[dict[bytes, dict[int, float]], ...] = (defaultdict(dict), defaultdict(dict))
     for pair in pairs:

@@ -20,7 +20,7 @@ from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import SampleTokens
 from rldbg.recording import RecordKey
 
-Pair = tuple[SampleTokens, SampleTokens]
+SamplePair = tuple[SampleTokens, SampleTokens]
 _log = logging.getLogger(__name__)
 
 
@@ -131,23 +131,23 @@ class Evidence:
         return list(pairs.to_b.items())
 
     @cached_property
-    def samples(self) -> list[Pair]:
+    def samples(self) -> list[SamplePair]:
         """Every sample both sides have, with its tokens and what the first pass over it says."""
         return [(self.a.samples[one], self.b.samples[other]) for one, other in self._partners]
 
     @cached_property
-    def changed(self) -> list[Pair]:
+    def changed(self) -> list[SamplePair]:
         """Those of them whose tokens differ."""
         return [(a, b) for a, b in self.samples if not np.array_equal(a.tokens, b.tokens)]
 
     @cached_property
-    def now(self) -> list[Pair]:
+    def now(self) -> list[SamplePair]:
         """The same at this optimizer step; per-token quantities only of the samples it trains on."""
         a, b = self.a.samples_at(self.update), self.b.samples_at(self.update)
         return [(a[one], b[other]) for one, other in self._partners]
 
     @cached_property
-    def with_equal_tokens(self) -> list[Pair]:
+    def with_equal_tokens(self) -> list[SamplePair]:
         """Of those now trained on, the samples whose tokens are the same on both sides."""
         return [(one, other) for one, other in self.now if np.array_equal(one.tokens, other.tokens)]
 
@@ -167,7 +167,7 @@ class Evidence:
             found = every if any(gap.apart.any() for gap in every) else found
         yield from found
 
-    def _gaps_of(self, pairs: list[Pair], name: str, noise: float) -> Iterator[Gap]:
+    def _gaps_of(self, pairs: list[SamplePair], name: str, noise: float) -> Iterator[Gap]:
         for one, other in pairs:
             a, b = one.trained(name), other.trained(name)
             if a is not None and b is not None and len(a[0]) == len(b[0]):
@@ -181,7 +181,7 @@ class Evidence:
         return self.a.homes.get(sample.sample) or sample.quantities[name].source
 
     def _within(self, part: TokenSubset, name: str) -> Evidence:
-        def narrowed(pairs: list[Pair]) -> list[Pair]:
+        def narrowed(pairs: list[SamplePair]) -> list[SamplePair]:
             return [
                 (part.within(one, self._home(one, name)), part.within(other, self._home(one, name)))
                 for one, other in pairs

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from rldbg.analysis.explain import contexts
 from rldbg.analysis.explain.aggregation import mask_of
-from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, agree, applied, fit_factor, largest
-from rldbg.analysis.explain.passes import MicroPass, SideStep, Update
+from rldbg.analysis.explain.evidence import (
+    Evidence,
+    Explanation,
+    Hypothesis,
+    Recomputed,
+    agree,
+    applied,
+    fit_factor,
+    largest,
+)
+from rldbg.analysis.explain.passes import MicroPass, SideStep, UpdateInStep
 from rldbg.analysis.explain.permuted import permuted_rows
 from rldbg.analysis.explain.scatter import scatter
 from rldbg.analysis.explain.wherever import wherever
 
 _NOISE = 2e-5
-Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 
 
 def differs(evidence: Evidence, quantity: str) -> bool:
@@ -321,9 +329,9 @@ def reference_is_policy(evidence: Evidence) -> Iterator[Explanation]:
 
 def ratio_always_one(evidence: Evidence) -> Iterator[Explanation]:
     """The loss uses the log probs of its own pass as the old ones, on one side only."""
-    gaps: list[dict[Update, float]] = []
+    gaps: list[dict[UpdateInStep, float]] = []
     for _, side in evidence.sides:
-        found: dict[Update, float] = {}
+        found: dict[UpdateInStep, float] = {}
         for item in side.micros:
             gap = _masked_gap(item, "is_loss_debug", "log_probs", "old_log_probs")
             if gap is not None:

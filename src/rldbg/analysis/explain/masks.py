@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, Pair, for_samples
+from rldbg.analysis.explain.evidence import Evidence, Explanation, SamplePair, for_samples
 from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.tokens import SampleTokens
 
@@ -40,7 +40,7 @@ def masks(evidence: Evidence) -> Iterator[Explanation]:
             yield from _of_one_token(label, [(pair[right], pair[wrong]) for pair in pairs], len(changed))
 
 
-def _may_be_right(changed: list[Pair], right: int, wrong: int) -> bool:
+def _may_be_right(changed: list[SamplePair], right: int, wrong: int) -> bool:
     """Whether one side's masks may be the right ones: they cover only tokens that the policy sampled, and what the
     other side covers in addition is not sampled; as far as versions, or the rollout's log probs, say so."""
     for pair in changed:

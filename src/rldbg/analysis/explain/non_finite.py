@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Hypothesis, largest
 from rldbg.analysis.explain.log_probs import round_to
 
 _FLOAT16_LARGEST = 65504.0
-Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 
 
 def of_tokens(quantity: str) -> Hypothesis:

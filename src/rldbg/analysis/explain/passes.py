@@ -16,14 +16,15 @@ from rldbg.analysis.tokens import RESPONSE_KINDS, SampleTokens, read_tokens
 from rldbg.core import SampleId
 from rldbg.recording import Ragged, Record, RecordKey, part_held
 
-Update = tuple[int, int]
+# An optimizer step of the step that is looked at: (epoch, mini-batch).
+UpdateInStep = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class MicroPass:
     """One forward and backward pass: the records of one (rank, micro-batch) at one optimizer step."""
 
-    update: Update
+    update: UpdateInStep
     rank: int
     micro: int
     records: dict[str, Record]
@@ -48,14 +49,14 @@ class SideStep:
     def __init__(self, side: Side, step: int) -> None:
         self.side = side
         self.step = step
-        self._at: dict[Update, dict[SampleId, SampleTokens]] = {}
+        self._at: dict[UpdateInStep, dict[SampleId, SampleTokens]] = {}
 
     @cached_property
     def samples(self) -> dict[SampleId, SampleTokens]:
         """Every sample with what the first pass over it says."""
         return read_tokens(self.side, self.step)
 
-    def samples_at(self, update: Update) -> dict[SampleId, SampleTokens]:
+    def samples_at(self, update: UpdateInStep) -> dict[SampleId, SampleTokens]:
         """Every sample; per-token quantities of the passes are those of one optimizer step."""
         if update not in self._at:
             others = {place for kind in RESPONSE_KINDS[1:] for place in self.side.updates(kind, self.step)} - {update}
@@ -65,7 +66,7 @@ class SideStep:
     @cached_property
     def micros(self) -> list[MicroPass]:
         """The passes in the order in which they happen."""
-        found: dict[tuple[Update, int, int], dict[str, Record]] = defaultdict(dict)
+        found: dict[tuple[UpdateInStep, int, int], dict[str, Record]] = defaultdict(dict)
         for kind in ("forward_data", "is_loss_debug", "loss", "batch_inputs"):
             for record in self.side.records(kind, self.step):
                 key = record.key
@@ -107,7 +108,7 @@ class SideStep:
         view.__dict__["micros"] = [item for item in self.micros if getattr(item, what) in numbers]
         return view
 
-    def until(self, update: Update) -> SideStep:
+    def until(self, update: UpdateInStep) -> SideStep:
         """The same with the passes up to an optimizer step only."""
         view = copy.copy(self)
         view.__dict__["micros"] = [item for item in self.micros if item.update <= update]
@@ -123,14 +124,14 @@ class SideStep:
                     found.setdefault(sample, record.key)
         return found
 
-    def in_update(self, update: Update) -> list[MicroPass]:
+    def in_update(self, update: UpdateInStep) -> list[MicroPass]:
         return [item for item in self.micros if item.update == update]
 
-    def tensors(self, kind: str, update: Update) -> dict[tuple[str, int], np.ndarray]:
+    def tensors(self, kind: str, update: UpdateInStep) -> dict[tuple[str, int], np.ndarray]:
         """Gradients or parameters of one optimizer step, by (name, rank); sharded ones are left out."""
         return dict(self._tensors(kind, self.step, update))
 
-    def _tensors(self, kind: str, step: int, update: Update) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
+    def _tensors(self, kind: str, step: int, update: UpdateInStep) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
         for record in self.side.records(kind, step):
             key = record.key
             whole = part_held(record) == ()
@@ -138,12 +139,12 @@ class SideStep:
                 name = str(record.fields.get("param_name", key.micro))
                 yield (name, key.rank), record.array(kind).astype(np.float64)
 
-    def updates(self, kind: str) -> list[tuple[int, Update]]:
+    def updates(self, kind: str) -> list[tuple[int, UpdateInStep]]:
         """The optimizer steps of the whole recording up to this step, in order, as (step, (epoch, mini-batch))."""
         steps = (step for step in self.side.steps(kind) if step <= self.step)
         return sorted((step, update) for step in steps for update in self.side.updates(kind, step))
 
-    def tensors_of(self, kind: str, place: tuple[int, Update]) -> dict[str, np.ndarray]:
+    def tensors_of(self, kind: str, place: tuple[int, UpdateInStep]) -> dict[str, np.ndarray]:
         """Gradients or parameters of rank 0 at any optimizer step of the recording."""
         return {name: value for (name, at), value in self._tensors(kind, *place) if at == 0}
 

@@ -12,8 +12,8 @@ from rldbg.analysis.explain.advantage_rules import terms_of
 from rldbg.analysis.explain.evidence import (
     Evidence,
     Explanation,
-    Pair,
     Recomputed,
+    SamplePair,
     applied,
     fit_factor,
     for_samples,
@@ -136,7 +136,7 @@ def _later(evidence: Evidence) -> Iterator[Evidence]:
         yield Evidence(*sides, step)
 
 
-def _of_equal_tokens(evidence: Evidence) -> list[Pair]:
+def _of_equal_tokens(evidence: Evidence) -> list[SamplePair]:
     """Of this step and of others, whose samples tell more: pairs with rewards and equal tokens."""
     pairs = [*evidence.samples, *(pair for later in _later(evidence) for pair in later.samples)]
     return [
@@ -312,7 +312,7 @@ def _within_groups(evidence: Evidence) -> str | None:
         if a.reward is not None and b.reward is not None:
             groups.setdefault(a.sample.group_id, []).append((a.reward, b.reward))
     for later in _later(evidence):
-        members: dict[str, list[Pair]] = {}
+        members: dict[str, list[SamplePair]] = {}
         for pair in later.samples:
             members.setdefault(pair[0].sample.group_id, []).append(pair)
         for name, pairs in members.items():

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from rldbg.analysis.fields import FieldDifference, compare_tensors
-from rldbg.analysis.noise.levels import NoiseLevel, Update
+from rldbg.analysis.noise.levels import NoiseLevel
 from rldbg.analysis.noise.log_prob_sensitivity import MARGIN, first_pass_gaps, forward_gaps, log_prob_sensitivity
 from rldbg.analysis.noise.movement import roundoffs_of_movement
 from rldbg.analysis.noise.precision import computing_roundoff, parameter_norm
@@ -32,7 +32,7 @@ from rldbg.analysis.resampling import NOTHING_RESAMPLED, Resampled
 from rldbg.analysis.results import FieldResult, FirstDifference, first_of
 from rldbg.analysis.side import Side
 from rldbg.analysis.stages import Stage, stage_of
-from rldbg.analysis.tolerances import Tolerances, log_prob_error, roundoff_of
+from rldbg.analysis.tolerances import Tolerances, Update, log_prob_error, roundoff_of
 from rldbg.analysis.units import UnitResult, UnitWorker, units_of
 from rldbg.analysis.whole import Block
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rldbg.analysis.tolerances import knows_nothing, log_prob_error
-
-Update = tuple[int, int, int]
+from rldbg.analysis.tolerances import Update, knows_nothing, log_prob_error
 
 
 @dataclass(frozen=True, slots=True)

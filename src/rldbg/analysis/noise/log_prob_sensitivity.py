@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from rldbg.analysis.flat_arrays import give_back
-from rldbg.analysis.noise.levels import Update
 from rldbg.analysis.noise.tensors import PARAMETER, TensorHistory
 from rldbg.analysis.resampling import Resampled
 from rldbg.analysis.side import Side
+from rldbg.analysis.tolerances import Update
 from rldbg.core import SampleId
 
 MARGIN = 16.0

@@ -12,9 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from rldbg.analysis.noise.levels import Update
 from rldbg.analysis.side import Side
-from rldbg.analysis.tolerances import log_prob_error, roundoff_of
+from rldbg.analysis.tolerances import Update, log_prob_error, roundoff_of
 from rldbg.core import SampleId
 
 _SHARE = 10 * roundoff_of("bfloat16")

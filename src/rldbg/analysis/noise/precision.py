@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rldbg.analysis.flat_arrays import give_back
-from rldbg.analysis.noise.levels import Update
 from rldbg.analysis.noise.tensors import GRADIENT, PARAMETER, TensorHistory
-from rldbg.analysis.tolerances import COARSE, roundoff_of
+from rldbg.analysis.tolerances import COARSE, Update, roundoff_of
 from rldbg.analysis.whole import Block
 from rldbg.recording import Record
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rldbg.analysis.flat_arrays import give_back
-from rldbg.analysis.noise.levels import Update
 from rldbg.analysis.noise.sensitivity import OptimizerSensitivity
 from rldbg.analysis.side import Side
+from rldbg.analysis.tolerances import Update
 from rldbg.analysis.whole import Block, pair_tensors
 
 GRADIENT, PARAMETER = "gradient", "param"

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rldbg.frameworks.policy_recording import PolicyRecording
-from rldbg.frameworks.recorded import Call
+from rldbg.frameworks.recorded import RecordedCall
 from rldbg.frameworks.sequences import Sequences, joined
 
 _NEXT = ("loss_mask", "logprobs", "old_log_probs", "advantages", "log_probs", "entropy", "ref_log_probs")
 
 
 class ArealRecording(PolicyRecording):
-    def advantages(self, actor: Any, data: Sequence[Mapping[str, Any]]) -> Call:
+    def advantages(self, actor: Any, data: Sequence[Mapping[str, Any]]) -> RecordedCall:
         """After it a batch has all: responses, rewards, log probs of the rollout and of the trainer, advantages."""
         batches: Any = yield
         self.enter_step(actor.engine.get_version())
@@ -33,12 +33,14 @@ class ArealRecording(PolicyRecording):
         )
         self.record_batch(rows, policy_version=self.step)
 
-    def update(self, actor: Any, *_: Any, **__: Any) -> Call:
+    def update(self, actor: Any, *_: Any, **__: Any) -> RecordedCall:
         self.enter_step(actor.engine.get_version())
         yield
         self.end_step()
 
-    def loss(self, logprobs: Any, entropy: Any, input_data: Mapping[str, Any], *_: Any, **settings: Any) -> Call:
+    def loss(
+        self, logprobs: Any, entropy: Any, input_data: Mapping[str, Any], *_: Any, **settings: Any
+    ) -> RecordedCall:
         """One micro-batch, packed."""
         loss = yield
         old = input_data.get("prox_logp")
@@ -55,11 +57,11 @@ class ArealRecording(PolicyRecording):
         }
         self.record_loss(rows, loss=loss, model=self.held.get("model"), aggregation="token_mean", **clip)
 
-    def train_batch(self, engine: Any, *_: Any, **__: Any) -> Call:
+    def train_batch(self, engine: Any, *_: Any, **__: Any) -> RecordedCall:
         self.held["model"] = engine.model
         yield
 
-    def optimizer_step(self, engine: Any) -> Call:
+    def optimizer_step(self, engine: Any) -> RecordedCall:
         self.before_update(engine.model)
         metrics = yield
         self.after_update(engine.model, metrics)

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from rldbg.frameworks.policy_recording import PolicyRecording
-from rldbg.frameworks.recorded import Call
+from rldbg.frameworks.recorded import RecordedCall
 from rldbg.frameworks.sequences import Sequences, on_host
 
 
 class NemoRecording(PolicyRecording):
     # The driver.
 
-    def advantage(self, estimator: Any, prompt_ids: Any, rewards: Any, *_: Any, **__: Any) -> Call:
+    def advantage(self, estimator: Any, prompt_ids: Any, rewards: Any, *_: Any, **__: Any) -> RecordedCall:
         self.held["reward"] = rewards
         yield
 
-    def policy_train(self, policy: Any, data: Mapping[str, Any], *_: Any, **__: Any) -> Call:
+    def policy_train(self, policy: Any, data: Mapping[str, Any], *_: Any, **__: Any) -> RecordedCall:
         self.enter_step(self.step + 1)
         rewards = self.held.pop("reward", None)
         whole = rewards is not None and len(rewards) == len(data["input_ids"])
@@ -38,13 +38,15 @@ class NemoRecording(PolicyRecording):
 
     # A rank of the policy.
 
-    def worker_train(self, worker: Any, *_: Any, **__: Any) -> Call:
+    def worker_train(self, worker: Any, *_: Any, **__: Any) -> RecordedCall:
         self.enter_step(self.step + 1)
         self.held["model"] = worker.model
         yield
         self.end_step()
 
-    def loss(self, function: Any, next_token_logprobs: Any, data: Mapping[str, Any], *_: Any, **__: Any) -> Call:
+    def loss(
+        self, function: Any, next_token_logprobs: Any, data: Mapping[str, Any], *_: Any, **__: Any
+    ) -> RecordedCall:
         result: Any = yield
         if "advantages" not in data:
             return
@@ -60,7 +62,7 @@ class NemoRecording(PolicyRecording):
         terms = {"kl_loss": result[1].get("kl_penalty")}
         self.record_loss(rows, loss=result[0], model=self.held.get("model"), terms=terms, aggregation=mode)
 
-    def clip(self, max_grad_norm: Any, model_parts: Any, *_: Any, **__: Any) -> Call:
+    def clip(self, max_grad_norm: Any, model_parts: Any, *_: Any, **__: Any) -> RecordedCall:
         """The last function before the optimizer's step."""
         self.before_update(model_parts[0])
         norm = yield

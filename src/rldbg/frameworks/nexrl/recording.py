@@ -6,12 +6,12 @@ The trainer's own dumps have the rewards; steps are its global steps. B samples;
 from typing import Any
 
 from rldbg.frameworks.policy_recording import PolicyRecording
-from rldbg.frameworks.recorded import Call
+from rldbg.frameworks.recorded import RecordedCall
 from rldbg.frameworks.sequences import FieldLists, Sequences
 
 
 class NexRLRecording(PolicyRecording):
-    def update_policy(self, actor: Any, data: Any) -> Call:
+    def update_policy(self, actor: Any, data: Any) -> RecordedCall:
         self.enter_step(int(data.meta_info.get("global_step", self.step + 1)))
         self.held["model"] = actor.actor_module
         batch = data.batch
@@ -20,11 +20,11 @@ class NexRLRecording(PolicyRecording):
         self.held.clear()
         self.end_step()
 
-    def forward(self, actor: Any, micro_batch: Any, *_: Any, **__: Any) -> Call:
+    def forward(self, actor: Any, micro_batch: Any, *_: Any, **__: Any) -> RecordedCall:
         result: Any = yield
         self.held["entropy"] = result[0]
 
-    def loss(self, log_prob: Any, data: Any, *_: Any, **__: Any) -> Call:
+    def loss(self, log_prob: Any, data: Any, *_: Any, **__: Any) -> RecordedCall:
         result: Any = yield
         rows = _rows(
             data,
@@ -36,7 +36,7 @@ class NexRLRecording(PolicyRecording):
         )
         self.record_loss(rows, loss=result[0], model=self.held.get("model"), terms={"pg_loss": result[0]})
 
-    def optimizer_step(self, actor: Any) -> Call:
+    def optimizer_step(self, actor: Any) -> RecordedCall:
         self.before_update(actor.actor_module)
         norm = yield
         self.after_update(actor.actor_module, {"grad_norm": norm})

@@ -8,7 +8,7 @@ parameter has none, only their norm is recorded.
 from typing import Any
 
 from rldbg.frameworks.policy_recording import PolicyRecording
-from rldbg.frameworks.recorded import Call
+from rldbg.frameworks.recorded import RecordedCall
 from rldbg.frameworks.sequences import Sequences, joined
 
 
@@ -17,12 +17,12 @@ class OpenRLHFRecording(PolicyRecording):
 
     # The driver.
 
-    def train_step(self, trainer: Any, rollout_samples: Any, global_step: int, *_: Any, **__: Any) -> Call:
+    def train_step(self, trainer: Any, rollout_samples: Any, global_step: int, *_: Any, **__: Any) -> RecordedCall:
         self.enter_step(global_step)
         yield
         self.end_step()
 
-    def advantages(self, maker: Any, experiences: Any) -> Call:
+    def advantages(self, maker: Any, experiences: Any) -> RecordedCall:
         result: Any = yield
         parts = [
             Sequences.padded(each.sequences, each.attention_mask).rows(
@@ -38,18 +38,20 @@ class OpenRLHFRecording(PolicyRecording):
 
     # A rank of the actor.
 
-    def ppo_train(self, trainer: Any, *_: Any, **__: Any) -> Call:
+    def ppo_train(self, trainer: Any, *_: Any, **__: Any) -> RecordedCall:
         self.enter_step(self._updated)
         self._updated += 1
         yield
         self.end_step()
 
-    def training_step(self, trainer: Any, experience: Any, *_: Any, **__: Any) -> Call:
+    def training_step(self, trainer: Any, experience: Any, *_: Any, **__: Any) -> RecordedCall:
         self.held |= {"experience": experience, "model": getattr(trainer.actor, "model", trainer.actor)}
         yield
         self.held.clear()
 
-    def policy_loss(self, module: Any, log_probs: Any, old_log_probs: Any, advantages: Any, *_: Any, **__: Any) -> Call:
+    def policy_loss(
+        self, module: Any, log_probs: Any, old_log_probs: Any, advantages: Any, *_: Any, **__: Any
+    ) -> RecordedCall:
         """One micro-batch. KL and entropy terms are added to this loss later."""
         result: Any = yield
         experience = self.held.get("experience")
@@ -66,7 +68,7 @@ class OpenRLHFRecording(PolicyRecording):
         terms = {"pg_loss": result[0]}
         self.record_loss(rows, loss=result[0], model=self.held["model"], terms=terms, aggregation=mode)
 
-    def optimizer_step(self, strategy: Any, optimizer: Any, model: Any, *_: Any, **__: Any) -> Call:
+    def optimizer_step(self, strategy: Any, optimizer: Any, model: Any, *_: Any, **__: Any) -> RecordedCall:
         """Called after each micro-batch; DeepSpeed steps after the last of a mini-batch."""
         engine = getattr(model, "model", model)
         steps = getattr(engine, "is_gradient_accumulation_boundary", lambda: True)()

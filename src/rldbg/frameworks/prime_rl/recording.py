@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from rldbg.frameworks.policy_recording import PolicyRecording
-from rldbg.frameworks.recorded import Call
+from rldbg.frameworks.recorded import RecordedCall
 from rldbg.frameworks.sequences import Sequences, joined
 
 
 class PrimeRecording(PolicyRecording):
-    def batch(self, loader: Any, *_: Any, **__: Any) -> Call:
+    def batch(self, loader: Any, *_: Any, **__: Any) -> RecordedCall:
         """All micro-batches of a step."""
         self.end_step()
         batches: Any = yield
@@ -27,7 +27,7 @@ class PrimeRecording(PolicyRecording):
         )
         self.record_batch(rows, policy_version=self.step - 1)
 
-    def loss(self, *_: Any, **given: Any) -> Call:
+    def loss(self, *_: Any, **given: Any) -> RecordedCall:
         result: Any = yield
         rows = self.held["tokens"][self.micro].rows(
             loss_mask=given["loss_mask"],
@@ -40,11 +40,11 @@ class PrimeRecording(PolicyRecording):
         facts: dict[str, Any] = {} if scale is None else {"aggregation": "token_mean", "denominator": float(scale)}
         self.record_loss(rows, loss=result[0], model=self.held.get("model"), **facts)
 
-    def forward(self, model: Any, *_: Any, **__: Any) -> Call:
+    def forward(self, model: Any, *_: Any, **__: Any) -> RecordedCall:
         self.held["model"] = model
         yield
 
-    def clip(self, manager: Any, model: Any, *_: Any, **__: Any) -> Call:
+    def clip(self, manager: Any, model: Any, *_: Any, **__: Any) -> RecordedCall:
         """The last function before the optimizer's step."""
         self.before_update(model)
         norm = yield

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from rldbg.frameworks.recorded import Call
+from rldbg.frameworks.recorded import RecordedCall
 from rldbg.frameworks.weight_recording import HeldWeights
 
 
 class SglangRecording(HeldWeights):
-    def updated(self, updater: Any, *_: Any, **__: Any) -> Call:
+    def updated(self, updater: Any, *_: Any, **__: Any) -> RecordedCall:
         """`updater` belongs to one model; that of a draft model is not what was sent."""
         yield
         runner = updater.get_model_runner() if hasattr(updater, "get_model_runner") else updater
@@ -15,7 +15,7 @@ class SglangRecording(HeldWeights):
             self._runner = runner
             self.has_new_weights()
 
-    def run_batch(self, scheduler: Any, *_: Any, **__: Any) -> Call:
+    def run_batch(self, scheduler: Any, *_: Any, **__: Any) -> RecordedCall:
         self.before_batch(lambda: self._runner.model)
         yield
 

@@ -6,14 +6,14 @@ Steps count from 1 and reach the ranks in the batch's metadata. B samples; what 
 from typing import Any
 
 from rldbg.frameworks.policy_recording import PolicyRecording
-from rldbg.frameworks.recorded import Call
+from rldbg.frameworks.recorded import RecordedCall
 from rldbg.frameworks.sequences import Sequences, chosen
 
 
 class SkyRLRecording(PolicyRecording):
     # The trainer.
 
-    def train(self, trainer: Any, data: Any) -> Call:
+    def train(self, trainer: Any, data: Any) -> RecordedCall:
         """Before the update the batch has everything."""
         self.enter_step(trainer.global_step)
         rows = Sequences.padded(data["sequences"], data["attention_mask"]).rows(
@@ -30,16 +30,16 @@ class SkyRLRecording(PolicyRecording):
 
     # A rank of the policy.
 
-    def forward_backward(self, worker: Any, data: Any, *_: Any, **__: Any) -> Call:
+    def forward_backward(self, worker: Any, data: Any, *_: Any, **__: Any) -> RecordedCall:
         step = int((data.metadata or {}).get("global_step", self.step))
         if step != self.step:
             self.enter_step(step)
         yield
 
-    def forward(self, model: Any, *_: Any, **__: Any) -> Call:
+    def forward(self, model: Any, *_: Any, **__: Any) -> RecordedCall:
         self.held["pass"] = yield
 
-    def micro_batch(self, worker: Any, experience: Any, microbatch_weight: float, *_: Any, **__: Any) -> Call:
+    def micro_batch(self, worker: Any, experience: Any, microbatch_weight: float, *_: Any, **__: Any) -> RecordedCall:
         self.held.clear()
         status: Any = yield
         log_probs, output = self.held["pass"]
@@ -56,7 +56,7 @@ class SkyRLRecording(PolicyRecording):
         weight = float(microbatch_weight)
         self.record_loss(rows, loss=status["final_loss"], model=worker.model, terms=terms, micro_batch_weight=weight)
 
-    def optimizer_step(self, worker: Any) -> Call:
+    def optimizer_step(self, worker: Any) -> RecordedCall:
         self.before_update(worker.model)
         norm = yield
         self.after_update(worker.model, {"grad_norm": norm})

@@ -6,7 +6,7 @@ Steps are rollouts, from 0. What belongs to responses has one value per response
 from typing import Any
 
 from rldbg.frameworks.policy_recording import PolicyRecording
-from rldbg.frameworks.recorded import Call
+from rldbg.frameworks.recorded import RecordedCall
 from rldbg.frameworks.sequences import Sequences
 
 
@@ -16,14 +16,14 @@ class SlimeRecording(PolicyRecording):
 
     is_critic = False
 
-    def train(self, actor: Any, rollout_id: int, *_: Any, **__: Any) -> Call:
+    def train(self, actor: Any, rollout_id: int, *_: Any, **__: Any) -> RecordedCall:
         self.is_critic = getattr(actor, "role", "actor") == "critic"
         self.enter_step(rollout_id)
         yield
         if not self.is_critic:
             self.end_step()
 
-    def advantages(self, args: Any, rollout_data: Any) -> Call:
+    def advantages(self, args: Any, rollout_data: Any) -> RecordedCall:
         """After it a rank's part of the batch has everything; stages before the last of a pipeline have nothing."""
         yield
         if self.is_critic or rollout_data.get("advantages") is None:
@@ -39,11 +39,11 @@ class SlimeRecording(PolicyRecording):
         )
         self.record_batch(rows)
 
-    def log_probs(self, *_: Any, **__: Any) -> Call:
+    def log_probs(self, *_: Any, **__: Any) -> RecordedCall:
         result: Any = yield
         self.held["pass"] = result[1] if isinstance(result, tuple) else result
 
-    def loss(self, args: Any, batch: Any, *_: Any, **__: Any) -> Call:
+    def loss(self, args: Any, batch: Any, *_: Any, **__: Any) -> RecordedCall:
         result: Any = yield
         found = self.held.pop("pass")
         rollout = batch.get("rollout_log_probs")
@@ -60,7 +60,7 @@ class SlimeRecording(PolicyRecording):
         self.record_loss(rows, loss=result[0], model=self.held.get("model"), terms=terms)
 
     def train_one_step(self, args: Any, rollout_id: int, step_id: int, data: Any, model: Any, optimizer: Any,
-                       *_: Any, **__: Any) -> Call:  # fmt: skip
+                       *_: Any, **__: Any) -> RecordedCall:  # fmt: skip
         """Gradients are zeroed before it returns, so they are taken when the optimizer steps."""
         if self.is_critic:
             yield

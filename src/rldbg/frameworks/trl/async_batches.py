@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.frameworks.policy_recording import PolicyRecording
-from rldbg.frameworks.recorded import Call, FrameworkRecording, Recorded
+from rldbg.frameworks.recorded import FrameworkRecording, Recorded, RecordedCall
 from rldbg.frameworks.sequences import FieldLists, on_host
 from rldbg.frameworks.trl.places import frame_of
 
@@ -30,17 +30,17 @@ class AsyncBatches(FrameworkRecording):
         self._collated = self._resumed_at = 0
         self._async_frame: FrameType | None = None
 
-    def async_created(self, trainer: Any, *_: Any, **__: Any) -> Call:
+    def async_created(self, trainer: Any, *_: Any, **__: Any) -> RecordedCall:
         yield
         self._async_trainer = trainer
         self._accumulated = max(1, int(trainer.args.gradient_accumulation_steps))
 
-    def async_samples(self, dataset: Any) -> Call:
+    def async_samples(self, dataset: Any) -> RecordedCall:
         """What the trainer takes from the queue lacks the version of the weights that made it."""
         samples = yield
         return _with_versions(samples, dataset)
 
-    def async_batch(self, collator: Any, examples: Sequence[Any], *_: Any, **__: Any) -> Call:
+    def async_batch(self, collator: Any, examples: Sequence[Any], *_: Any, **__: Any) -> RecordedCall:
         """One micro-batch of all ranks, before prompts that samples share are packed together."""
         yield
         samples = [_until_trained(sample) for row in examples[0] for sample in row.samples]
@@ -62,12 +62,12 @@ class AsyncBatches(FrameworkRecording):
             rows["policy_versions"] = [np.where(sample["completion_mask"], sample[_VERSION], -1) for sample in samples]
         self._batches.record_batch(rows, micro=micro, policy_version=current)
 
-    def async_pass(self, *_: Any, **__: Any) -> Call:
+    def async_pass(self, *_: Any, **__: Any) -> RecordedCall:
         """A function that the loss calls behind its last line of mathematics."""
         self._async_frame = frame_of("compute_loss")
         yield
 
-    def async_loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any], *_: Any, **__: Any) -> Call:
+    def async_loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any], *_: Any, **__: Any) -> RecordedCall:
         self._async_frame = None
         result = yield
         # The variables of a function that has returned are those of its frame, as long as somebody has that.

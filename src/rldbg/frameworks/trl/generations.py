@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import SampleId, prompt_hash
-from rldbg.frameworks.recorded import Call, Recorded
+from rldbg.frameworks.recorded import Recorded, RecordedCall
 from rldbg.frameworks.rerun import RerunRequest
 from rldbg.frameworks.trl.async_batches import AsyncBatches
 from rldbg.frameworks.trl.places import TrainerPlace, place_of
@@ -52,13 +52,13 @@ class TrainerGenerations(AsyncBatches):
         self._version = 0
         self._sent: SentWeights | None = None
 
-    def generate(self, trainer: Any, *_: Any, **__: Any) -> Call:
+    def generate(self, trainer: Any, *_: Any, **__: Any) -> RecordedCall:
         self._generated = yield
 
-    def rewards(self, trainer: Any, *_: Any, **__: Any) -> Call:
+    def rewards(self, trainer: Any, *_: Any, **__: Any) -> RecordedCall:
         self._rewards = yield
 
-    def batch(self, trainer: Any, inputs: Any) -> Call:
+    def batch(self, trainer: Any, inputs: Any) -> RecordedCall:
         """One generation: trajectories with their rewards and advantages, and the log probs computed with them."""
         self._generated = self._rewards = None
         if self._rerun is not None:
@@ -71,7 +71,7 @@ class TrainerGenerations(AsyncBatches):
             self._own(trainer)
             self._record_batch(trainer, batch)
 
-    def sync_weights(self, generation: Any) -> Call:
+    def sync_weights(self, generation: Any) -> RecordedCall:
         """The weights that a vLLM engine gets before it generates, sent by the first rank."""
         if generation.accelerator.is_main_process and self.recorded.recorder().wants("weights", self._version):
             self._sent = SentWeights(self.recorded, self._version)
@@ -80,7 +80,7 @@ class TrainerGenerations(AsyncBatches):
         yield
         self._record_sent()
 
-    def async_sync(self, trainer: Any) -> Call:
+    def async_sync(self, trainer: Any) -> RecordedCall:
         """AsyncGRPOTrainer counts what it sends by itself; adapters that it sends alone are no weights."""
         version = int(trainer.model_version)
         if trainer.accelerator.is_main_process and self.recorded.recorder().wants("weights", version):
@@ -93,7 +93,7 @@ class TrainerGenerations(AsyncBatches):
         if sent is not None:
             sent.record()
 
-    def sent_weights(self, generation: Any) -> Call:
+    def sent_weights(self, generation: Any) -> RecordedCall:
         pairs = yield
         return None if self._sent is None else self._sent.passing(pairs)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-from rldbg.frameworks.recorded import Call, Recorded
+from rldbg.frameworks.recorded import Recorded, RecordedCall
 from rldbg.frameworks.rerun import stop_in
 from rldbg.frameworks.trl.generations import ROW, TrainerGenerations
 from rldbg.frameworks.trl.loss_facts import loss_facts, loss_form, loss_terms
@@ -26,7 +26,7 @@ class TrlRecording(TrainerGenerations):
         self._frame: FrameType | None = None
         self._has_gradients = False
 
-    def created(self, trainer: Any, *_: Any, **__: Any) -> Call:
+    def created(self, trainer: Any, *_: Any, **__: Any) -> RecordedCall:
         """`rldbg rerun`: the trainer is given a recorded step."""
         if self._rerun is not None:
             without_engine(trainer)
@@ -35,12 +35,12 @@ class TrlRecording(TrainerGenerations):
             prepare(trainer, self._rerun)
             self._first = first_update(trainer, self._rerun.step)
 
-    def log_probs(self, trainer: Any, *_: Any, **__: Any) -> Call:
+    def log_probs(self, trainer: Any, *_: Any, **__: Any) -> RecordedCall:
         self._frame = frame_of("_compute_loss")
         result = yield
         self._passes.append(result)
 
-    def loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any]) -> Call:
+    def loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any]) -> RecordedCall:
         """One micro-batch: what went into the loss, and what came out."""
         metrics = trainer._metrics["train"]
         had = {name: len(values) for name, values in metrics.items()}
@@ -59,7 +59,7 @@ class TrlRecording(TrainerGenerations):
         new = {name: values[-1] for name, values in metrics.items() if len(values) > had.get(name, 0)}
         self._record_pass(trainer, place, inputs, loss.detach(), new, computed)
 
-    def compute_loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any], *_: Any, **__: Any) -> Call:
+    def compute_loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any], *_: Any, **__: Any) -> RecordedCall:
         """Any trainer's loss; that of online trainers comes with its inputs, unless a user's class replaced it."""
         micro = self._micro
         result = yield
@@ -126,13 +126,13 @@ class TrlRecording(TrainerGenerations):
         info = facts | {"optimizer_step": update, "metrics": metrics}
         recorder.record("loss", **where, loss=loss, **terms, extra_info=info)
 
-    def gradients(self, trainer: Any, model: Any) -> Call:
+    def gradients(self, trainer: Any, model: Any) -> RecordedCall:
         """Before they are clipped."""
         self._own(trainer)
         self._record_gradients(trainer, model)
         yield
 
-    def gradient_norm(self, trainer: Any, model: Any, grad_norm: Any = None) -> Call:
+    def gradient_norm(self, trainer: Any, model: Any, grad_norm: Any = None) -> RecordedCall:
         """After clipping, if there is any: without it the gradients are still as the backward pass left them."""
         self._own(trainer)
         if not self._has_gradients:
@@ -153,7 +153,7 @@ class TrlRecording(TrainerGenerations):
         place = self._place_of_update(trainer)
         self.recorded.recorder(trainer.model).record_gradients(model=model, **place.of_update())
 
-    def step_end(self, handler: Any, args: Any, state: Any, control: Any, **_: Any) -> Call:
+    def step_end(self, handler: Any, args: Any, state: Any, control: Any, **_: Any) -> RecordedCall:
         """After the optimizer step, when the number of steps has been raised."""
         trainer = self._trainer
         if trainer is not None:

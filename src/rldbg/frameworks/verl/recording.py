@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import Environment
-from rldbg.frameworks.recorded import Call, Recorded
+from rldbg.frameworks.recorded import Recorded, RecordedCall
 from rldbg.frameworks.verl.samples import extras_of, ids_of, loss_facts, numbers_of, padded, ranks_of, rows_of
 from rldbg.frameworks.verl.turns import AgentTurns, versions_of
 from rldbg.frameworks.weight_recording import SentWeights
@@ -38,7 +38,7 @@ class VerlRecording(AgentTurns):
 
     # The driver.
 
-    def advantage(self, trainer: Any, *_: Any, **__: Any) -> Call:
+    def advantage(self, trainer: Any, *_: Any, **__: Any) -> RecordedCall:
         """With advantages the batch has everything: responses, rewards, old and reference log probs, values."""
         batch = yield
         step = int(trainer.global_steps)
@@ -49,7 +49,7 @@ class VerlRecording(AgentTurns):
         data = queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id)
         self._record_batch(step, data, batch.tags)
 
-    def step(self, trainer: Any, metrics: dict[str, Any], *_: Any, **__: Any) -> Call:
+    def step(self, trainer: Any, metrics: dict[str, Any], *_: Any, **__: Any) -> RecordedCall:
         step = int(trainer.global_steps)
         yield
         recorder = self.recorded.recorder()
@@ -100,7 +100,7 @@ class VerlRecording(AgentTurns):
 
     # A rank.
 
-    def mini_batches(self, worker: Any, data: Any, *_: Any, **__: Any) -> Call:
+    def mini_batches(self, worker: Any, data: Any, *_: Any, **__: Any) -> RecordedCall:
         """The optimizer steps of one RL step: `epochs` passes over the rank's part of the batch."""
         size = _setting(data, "mini_batch_size")
         parts = int(worker.engine.get_data_parallel_size())
@@ -110,13 +110,13 @@ class VerlRecording(AgentTurns):
         if self._step and id(worker.engine) not in self._critics:
             self.recorded.recorder(worker.engine.module).end_step(self._step)
 
-    def train_batch(self, worker: Any, data: Any, *_: Any, **__: Any) -> Call:
+    def train_batch(self, worker: Any, data: Any, *_: Any, **__: Any) -> RecordedCall:
         self._is_training, self._micro = True, 0
         yield
         self._is_training = False
         self._updates += 1
 
-    def forward_step(self, engine: Any, micro_batch: Any, loss_function: Any, forward_only: bool) -> Call:
+    def forward_step(self, engine: Any, micro_batch: Any, loss_function: Any, forward_only: bool) -> RecordedCall:
         result = yield
         if forward_only or not self._is_training or "advantages" not in micro_batch.keys():  # noqa: SIM118
             return
@@ -186,7 +186,7 @@ class VerlRecording(AgentTurns):
             extra_info=facts,
         )
 
-    def optimizer_step(self, engine: Any) -> Call:
+    def optimizer_step(self, engine: Any) -> RecordedCall:
         """Gradients before they are clipped, parameters after the step."""
         if not self._is_training or not self._step:
             yield
@@ -204,7 +204,7 @@ class VerlRecording(AgentTurns):
             metrics = {"grad_norm": float(norm), "learning_rate": rate}
             recorder.record("update_metrics", **self._place(), metrics=metrics)
 
-    def update_weights(self, worker: Any, global_steps: int | None = None, *_: Any, **__: Any) -> Call:
+    def update_weights(self, worker: Any, global_steps: int | None = None, *_: Any, **__: Any) -> RecordedCall:
         """All ranks gather the same tensors; the first one looks at them, in the engine's dtype."""
         recorder = self.recorded.recorder()
         version = int(global_steps or 0)
@@ -217,7 +217,7 @@ class VerlRecording(AgentTurns):
             # The last thing of a step; Ray kills the process soon after that of the last one.
             recorder.end_step(version)
 
-    def sent_weights(self, engine: Any, *_: Any, **__: Any) -> Call:
+    def sent_weights(self, engine: Any, *_: Any, **__: Any) -> RecordedCall:
         module = getattr(engine, "module", None)
         model = getattr(module, "_fsdp_wrapped_module", module)
         if self._sent is not None and hasattr(model, "peft_config"):

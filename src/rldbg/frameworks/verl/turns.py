@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import prompt_hash
-from rldbg.frameworks.recorded import Call, FrameworkRecording
+from rldbg.frameworks.recorded import FrameworkRecording, RecordedCall
 
 TURNS = "rldbg_turns"
 OUTPUT = "rldbg_output"
@@ -34,11 +34,11 @@ _requests: ContextVar[list[_Request] | None] = ContextVar("requests", default=No
 class AgentTurns(FrameworkRecording):
     """The process of an agent loop."""
 
-    def agent_loop(self, *_: Any, **__: Any) -> Call:
+    def agent_loop(self, *_: Any, **__: Any) -> RecordedCall:
         _requests.set([])
         yield
 
-    def turn(self, client: Any, request_id: Any, *, prompt_ids: Any, **__: Any) -> Call:
+    def turn(self, client: Any, request_id: Any, *, prompt_ids: Any, **__: Any) -> RecordedCall:
         asked, prompt = _requests.get(), tuple(map(int, prompt_ids))
         output = yield
         # A picture or video has no tokens.
@@ -47,7 +47,7 @@ class AgentTurns(FrameworkRecording):
             answer = tuple(map(int, output.token_ids))
             asked.append(_Request(prompt, answer, None if version is None else int(version)))
 
-    def scored(self, worker: Any, outputs: Sequence[Any], *_: Any, **__: Any) -> Call:
+    def scored(self, worker: Any, outputs: Sequence[Any], *_: Any, **__: Any) -> RecordedCall:
         """After the reward function, which is handed these fields, too."""
         yield
         if len(outputs) > 1:

@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rldbg.inference.conversation.messages import Message, Turns, text_of
+from rldbg.inference.conversation.messages import ChatMessage, Turns, text_of
 from rldbg.inference.conversation.tools import AUTO, ToolChoice, function
 from rldbg.inference.request_error import RequestError
 
 
-def messages_of(system: Any, messages: Any) -> list[Message]:
+def messages_of(system: Any, messages: Any) -> list[ChatMessage]:
     turns = Turns()
     if system:
         turns.say("system", text_of(system, "text"))

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rldbg.inference.conversation.messages import Message, Turns, text_of
+from rldbg.inference.conversation.messages import ChatMessage, Turns, text_of
 from rldbg.inference.conversation.tools import ToolChoice, function
 from rldbg.inference.request_error import RequestError
 
 _TEXT = ("input_text", "output_text", "text", "refusal")
 
 
-def messages_of(instructions: Any, items: Any, before: list[Message]) -> list[Message]:
+def messages_of(instructions: Any, items: Any, before: list[ChatMessage]) -> list[ChatMessage]:
     """The conversation so far. `before` is what a stored response had; its instructions are not taken over."""
     turns = Turns()
     if instructions is not None and not isinstance(instructions, str):

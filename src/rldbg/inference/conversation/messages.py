@@ -6,7 +6,7 @@ from typing import Any
 
 from rldbg.inference.request_error import RequestError
 
-Message = dict[str, Any]
+ChatMessage = dict[str, Any]
 
 
 def text_of(content: Any, *kinds: str) -> str:
@@ -24,12 +24,12 @@ def text_of(content: Any, *kinds: str) -> str:
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
 
 
-def for_template(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+def for_template(messages: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
     """Texts as content, arguments of calls as objects, developers as the system, as templates expect them."""
     return [_plain(message) for message in messages]
 
 
-def _plain(message: Mapping[str, Any]) -> Message:
+def _plain(message: Mapping[str, Any]) -> ChatMessage:
     plain = dict(message) | {"content": text_of(message.get("content"), "text", "refusal")}
     if plain.get("role") == "developer":
         plain["role"] = "system"
@@ -61,7 +61,7 @@ class Turns:
     """Puts messages together from items that other protocols send one by one: an assistant's are one message."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self.messages: list[ChatMessage] = []
 
     def say(self, role: str, text: str) -> None:
         if role == "assistant":
@@ -81,7 +81,7 @@ class Turns:
     def result(self, id: str, text: str) -> None:
         self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
 
-    def _own(self) -> Message:
+    def _own(self) -> ChatMessage:
         """The assistant's message that is being put together."""
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self.messages.append({"role": "assistant", "content": ""})

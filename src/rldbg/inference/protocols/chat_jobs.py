@@ -6,7 +6,7 @@ from typing import Any
 
 from rldbg.inference.backend import Backend, ModelCard
 from rldbg.inference.conversation.families import family_of, reasoning_marks
-from rldbg.inference.conversation.messages import Message, conversation_text, for_template
+from rldbg.inference.conversation.messages import ChatMessage, conversation_text, for_template
 from rldbg.inference.conversation.parsing import Reading
 from rldbg.inference.conversation.tools import AUTO, ToolChoice, forced_call, schemas_of
 from rldbg.inference.generation import Constraint, Ending, Text
@@ -17,7 +17,7 @@ from rldbg.inference.request_error import RequestError
 class Chat:
     """What a client asks in a conversation. `constraint` is what the text of the answer must be."""
 
-    messages: Sequence[Message]
+    messages: Sequence[ChatMessage]
     tools: Sequence[Mapping[str, Any]] = ()
     choice: ToolChoice = AUTO
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rldbg.inference.backend import Backend, PauseMode, WeightVersion
-from rldbg.inference.protocols.http import Handler, Json, body_of, fields_of, file_of
+from rldbg.inference.protocols.http import Json, RequestHandler, body_of, fields_of, file_of
 from rldbg.inference.request_error import RequestError
 
 _NO_GROUP = (
@@ -58,7 +58,7 @@ class Control:
         raise RequestError(_NO_GROUP)
 
 
-def constant(answer: Any) -> Handler:
+def constant(answer: Any) -> RequestHandler:
     """A route that changes nothing here and always gives the answer that clients wait for."""
 
     async def handler(request: Request) -> Response:
@@ -68,7 +68,7 @@ def constant(answer: Any) -> Handler:
     return handler
 
 
-def refused(message: str) -> Handler:
+def refused(message: str) -> RequestHandler:
     """A route of an engine that is answered by saying what to do instead."""
 
     async def handler(request: Request) -> Response:

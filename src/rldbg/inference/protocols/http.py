@@ -28,9 +28,9 @@ WEIGHTS_LIMIT_BYTES = 64 << 30
 # A client that has left gets no answer; the status is only seen in logs.
 _LEFT = 499
 
-Handler = Callable[[Request], Awaitable[Response]]
+RequestHandler = Callable[[Request], Awaitable[Response]]
 # (methods, path, handler), methods separated by a blank
-Table = Sequence[tuple[str, str, Handler]]
+RouteTable = Sequence[tuple[str, str, RequestHandler]]
 ErrorForm = Callable[[RequestError], Response]
 
 
@@ -44,11 +44,11 @@ class Json(JSONResponse):
             return json.dumps(_finite(content), separators=(",", ":")).encode()
 
 
-def routes(table: Table, form: ErrorForm) -> list[Route]:
+def routes(table: RouteTable, form: ErrorForm) -> list[Route]:
     return [Route(path, _guarded(path, handler, form), methods=methods.split()) for methods, path, handler in table]
 
 
-def _guarded(path: str, handler: Handler, form: ErrorForm) -> Handler:
+def _guarded(path: str, handler: RequestHandler, form: ErrorForm) -> RequestHandler:
     async def guarded(request: Request) -> Response:
         try:
             check_fields(request.query_params, QUERY_FIELDS.get(path, {}), "query parameter ")

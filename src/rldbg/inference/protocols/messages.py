@@ -14,7 +14,7 @@ from rldbg.inference.protocols.chat_jobs import Chat, chat_prompt, reasoning_eff
 from rldbg.inference.protocols.constraint_fields import json_format
 from rldbg.inference.protocols.fields import Fields
 from rldbg.inference.protocols.generation_jobs import chat_job, new_id
-from rldbg.inference.protocols.http import Json, Table, aborted_if_left, events, fields_of, outcomes, submit_all
+from rldbg.inference.protocols.http import Json, RouteTable, aborted_if_left, events, fields_of, outcomes, submit_all
 from rldbg.inference.protocols.messages_forms import MessageForm
 from rldbg.inference.request_error import RequestError
 
@@ -36,7 +36,7 @@ class MessagesProtocol:
         self._backend = backend
         self._mode = mode
 
-    def table(self) -> Table:
+    def table(self) -> RouteTable:
         return (
             ("POST", "/v1/messages", self.create),
             ("POST", "/v1/messages/count_tokens", self.count_tokens),

@@ -18,7 +18,7 @@ from rldbg.inference.protocols.chat_jobs import Chat, chat_prompt, reasoning_eff
 from rldbg.inference.protocols.constraint_fields import constraint_of
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
-from rldbg.inference.protocols.http import Json, Table, aborted_if_left, events, fields_of, outcomes, submit_all
+from rldbg.inference.protocols.http import Json, RouteTable, aborted_if_left, events, fields_of, outcomes, submit_all
 from rldbg.inference.protocols.openai_forms import ChatForm, CompletionForm, Form, usage
 from rldbg.inference.request_error import RequestError
 
@@ -50,7 +50,7 @@ class OpenAi:
         self._mode = mode
         self._since = int(time.time())
 
-    def table(self) -> Table:
+    def table(self) -> RouteTable:
         return (
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{model:path}", self.model),

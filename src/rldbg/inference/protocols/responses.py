@@ -15,13 +15,13 @@ from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
 from rldbg.inference.conversation.answer import Answer
 from rldbg.inference.conversation.from_responses import choice_of, messages_of, tools_of
-from rldbg.inference.conversation.messages import Message
+from rldbg.inference.conversation.messages import ChatMessage
 from rldbg.inference.protocols.answer_stream import Reader
 from rldbg.inference.protocols.chat_jobs import Chat, ChatPrompt, chat_prompt, reasoning_effort
 from rldbg.inference.protocols.constraint_fields import constraint_of, json_format
 from rldbg.inference.protocols.fields import Fields
 from rldbg.inference.protocols.generation_jobs import chat_job, new_id, top_count
-from rldbg.inference.protocols.http import Json, Table, aborted_if_left, events, fields_of, outcomes, submit_all
+from rldbg.inference.protocols.http import Json, RouteTable, aborted_if_left, events, fields_of, outcomes, submit_all
 from rldbg.inference.protocols.openai import error_body
 from rldbg.inference.protocols.responses_forms import ResponseForm
 from rldbg.inference.request_error import RequestError
@@ -34,7 +34,7 @@ _INCLUDED = ("message.output_text.logprobs", "reasoning.encrypted_content")
 @dataclass(frozen=True, slots=True)
 class _Stored:
     body: Mapping[str, Any]
-    messages: list[Message]
+    messages: list[ChatMessage]
 
 
 class Responses:
@@ -43,7 +43,7 @@ class Responses:
         self._mode = mode
         self._stored: OrderedDict[str, _Stored] = OrderedDict()
 
-    def table(self) -> Table:
+    def table(self) -> RouteTable:
         return (
             ("POST", "/v1/responses", self.create),
             ("POST", "/v1/responses/input_tokens", self.count_tokens),
@@ -126,7 +126,7 @@ class Responses:
     def _reader(self, prompt: ChatPrompt) -> Reader:
         return Reader(self._backend.card.text, prompt.reading)
 
-    def _keep(self, body: Mapping[str, Any], messages: list[Message]) -> None:
+    def _keep(self, body: Mapping[str, Any], messages: list[ChatMessage]) -> None:
         self._stored[body["id"]] = _Stored(body, messages)
         while len(self._stored) > _KEPT:
             self._stored.popitem(last=False)

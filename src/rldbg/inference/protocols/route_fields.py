@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from rldbg.inference.request_error import RequestError
 
-Rules = Mapping[str, "FieldRule"]
+FieldRules = Mapping[str, "FieldRule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class FieldRule:
 
     use: Literal["read", "no effect", "refused"]
     neutral: tuple[Any, ...] | None = None
-    inner: Rules | None = None
+    inner: FieldRules | None = None
     details: Mapping[str, Any] | None = None
 
     def accepts(self, value: Any) -> bool:
@@ -32,7 +32,7 @@ class FieldRule:
 _READ, _NO_EFFECT, _REFUSED = FieldRule("read"), FieldRule("no effect"), FieldRule("refused")
 
 
-def check_fields(body: Mapping[str, Any], rules: Rules, place: str = "") -> None:
+def check_fields(body: Mapping[str, Any], rules: FieldRules, place: str = "") -> None:
     """Refuse the first field or query parameter, here or in an inner object, that asks for what is not done here."""
     for name, value in body.items():
         rule = rules.get(name)
@@ -65,7 +65,7 @@ def _rules(read: str = "", *, no_effect: str = "", refused: str = "", **others: 
     }
 
 
-def _inner(rules: Rules) -> FieldRule:
+def _inner(rules: FieldRules) -> FieldRule:
     return FieldRule("read", inner=rules)
 
 
@@ -245,10 +245,10 @@ _UPDATE = _rules(
     load_format=_only("auto", "safetensors"),
 )
 _BUCKETS = FieldRule("refused", ("auto", "safetensors", "direct", "flattened_bucket"))
-_NO_FIELDS: Rules = MappingProxyType({})
+_NO_FIELDS: FieldRules = MappingProxyType({})
 _IDS = "rid http_worker_ipc"
 
-ROUTE_FIELDS: Mapping[str, Rules] = MappingProxyType(
+ROUTE_FIELDS: Mapping[str, FieldRules] = MappingProxyType(
     {
         "/generate": _GENERATE,
         "/v1/completions": _COMPLETIONS,
@@ -299,15 +299,15 @@ ROUTE_FIELDS: Mapping[str, Rules] = MappingProxyType(
 )  # fmt: skip
 
 _NO = FieldRule("refused", ("", "false", "False", "0", "0.0"))
-_VERSION: Rules = {"weight_version": _READ}
-_URL: Rules = {"url": _READ}
+_VERSION: FieldRules = {"weight_version": _READ}
+_URL: FieldRules = {"url": _READ}
 # Anthropic's beta clients name their interface so; the fields of the body say what they ask for.
-_BETA: Rules = {"beta": _NO_EFFECT}
+_BETA: FieldRules = {"beta": _NO_EFFECT}
 
 # The documented query parameters of every route; like the fields of a body, none is ignored. Values are texts, so the
 # neutral values of a refused parameter are texts as well. Memory stays where it is; there is no prefix cache, and one
 # rank.
-QUERY_FIELDS: Mapping[str, Rules] = MappingProxyType(
+QUERY_FIELDS: Mapping[str, FieldRules] = MappingProxyType(
     {
         "/pause": {"mode": _READ, "clear_cache": _NO_EFFECT, "wait_for_inflight_requests": _NO},
         "/sleep": {"mode": _READ, "level": _NO_EFFECT},

@@ -12,7 +12,7 @@ from rldbg.inference.backend import Backend
 from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
-from rldbg.inference.protocols.http import Json, Table, aborted_if_left, events, fields_of, outcomes, submit_all
+from rldbg.inference.protocols.http import Json, RouteTable, aborted_if_left, events, fields_of, outcomes, submit_all
 from rldbg.inference.request_error import RequestError
 
 _DEFAULT_TOKENS = 128
@@ -27,7 +27,7 @@ class SglangGeneration:
         self._backend = backend
         self._mode = mode
 
-    def table(self) -> Table:
+    def table(self) -> RouteTable:
         return (("POST PUT", "/generate", self.generate),)
 
     async def generate(self, request: Request) -> Response:

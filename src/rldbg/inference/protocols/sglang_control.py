@@ -15,7 +15,7 @@ from rldbg.inference.backend import Backend, WeightVersion
 from rldbg.inference.generation import GenerationJob, SamplingSettings
 from rldbg.inference.protocols.control import Control, constant, refused
 from rldbg.inference.protocols.generation_jobs import new_id
-from rldbg.inference.protocols.http import Json, Table, fields_of, outcomes
+from rldbg.inference.protocols.http import Json, RouteTable, fields_of, outcomes
 from rldbg.inference.request_error import RequestError
 from rldbg.inference.serialized_tensors import named_tensors
 from rldbg.inference.weight_groups import WeightGroups
@@ -35,7 +35,7 @@ class SglangControl:
         self._control = Control(backend)
         self._groups = WeightGroups()
 
-    def table(self) -> Table:
+    def table(self) -> RouteTable:
         return (
             ("GET", "/health", self.health),
             ("GET", "/health_generate", self.health_generate),

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rldbg.inference.backend import Backend
-from rldbg.inference.protocols.http import Json, Table, body_of, fields_of
+from rldbg.inference.protocols.http import Json, RouteTable, body_of, fields_of
 from rldbg.inference.request_error import RequestError
 
 # Addresses of this server and its replicas, as they are known now.
@@ -25,7 +25,7 @@ class Slime:
         self._registered: dict[str, str] = {}
         self._removed: set[str] = set()
 
-    def table(self) -> Table:
+    def table(self) -> RouteTable:
         return (
             ("GET", "/workers", self.workers),
             ("POST", "/workers", self.register),

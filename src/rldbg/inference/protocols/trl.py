@@ -15,7 +15,7 @@ from rldbg.inference.generation import GenerationJob, Outcome, SamplingSettings
 from rldbg.inference.protocols.control import Control, constant
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
-from rldbg.inference.protocols.http import Json, Table, fields_of, outcomes, submit_all
+from rldbg.inference.protocols.http import Json, RouteTable, fields_of, outcomes, submit_all
 from rldbg.inference.request_error import RequestError
 
 _DEFAULT_TOKENS = 16
@@ -30,7 +30,7 @@ class Trl:
         self._backend = backend
         self._control = Control(backend)
 
-    def table(self) -> Table:
+    def table(self) -> RouteTable:
         return (
             ("GET", "/health/", constant({"status": "ok"})),
             ("GET", "/get_world_size/", constant({"world_size": 1})),

@@ -11,7 +11,7 @@ from rldbg.inference.generation import GenerationJob
 from rldbg.inference.protocols.control import Control, constant, refused
 from rldbg.inference.protocols.fields import MAX_SAMPLES
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
-from rldbg.inference.protocols.http import Json, Table, body_of, fields_of, outcomes, submit_all
+from rldbg.inference.protocols.http import Json, RouteTable, body_of, fields_of, outcomes, submit_all
 from rldbg.inference.request_error import RequestError
 from rldbg.version import __version__
 
@@ -30,7 +30,7 @@ class Vllm:
         self._mode = mode
         self._updating = False
 
-    def table(self) -> Table:
+    def table(self) -> RouteTable:
         return (
             ("GET", "/ping", constant({"status": "ok"})),
             ("GET", "/liveness", constant({"status": "ok"})),
@@ -182,7 +182,7 @@ class Areal:
         self._backend = backend
         self._control = Control(backend)
 
-    def table(self) -> Table:
+    def table(self) -> RouteTable:
         return (
             ("POST", "/areal_pause_generation", self.pause),
             ("POST", "/areal_continue_generation", self.resume),

@@ -7,7 +7,7 @@ from typing import Any
 
 from rldbg.inference.conversation import from_messages, from_responses
 from rldbg.inference.conversation.answer import Answer, ToolCall
-from rldbg.inference.conversation.messages import Message, conversation_text
+from rldbg.inference.conversation.messages import ChatMessage, conversation_text
 from rldbg.inference.proxy.captured import Body, Captured
 
 _KEPT = 1024
@@ -17,7 +17,7 @@ class ResponsesReader:
     """Keeps the conversations of the last responses: requests continue them by their names."""
 
     def __init__(self) -> None:
-        self._told: OrderedDict[str, list[Message]] = OrderedDict()
+        self._told: OrderedDict[str, list[ChatMessage]] = OrderedDict()
 
     def read(self, request: Body, answer: Any) -> Iterator[Captured]:
         before = self._told.get(str(request.get("previous_response_id")), [])
@@ -88,7 +88,7 @@ class MessagesReader:
 
 
 def _captured(
-    messages: list[Message], answer: Answer, body: Body, finish: str, seed: Any, stop: str | None = None
+    messages: list[ChatMessage], answer: Answer, body: Body, finish: str, seed: Any, stop: str | None = None
 ) -> Captured:
     return Captured(
         prompt=body.get("prompt_token_ids") or [],

@@ -11,7 +11,7 @@ from typing import Any
 
 from rldbg.inference.conversation import from_messages, from_responses
 from rldbg.inference.conversation.answer import Answer
-from rldbg.inference.conversation.messages import Message
+from rldbg.inference.conversation.messages import ChatMessage
 from rldbg.inference.conversation.tools import ToolChoice
 from rldbg.inference.protocols import messages_forms, responses_forms
 from rldbg.inference.request_error import RequestError
@@ -43,7 +43,7 @@ class AgentProtocols:
     """What an episode's agent has said and heard by either protocol."""
 
     def __init__(self) -> None:
-        self._told: dict[str, list[Message]] = {}
+        self._told: dict[str, list[ChatMessage]] = {}
 
     def as_chat(self, protocol: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The request as chat completions ask it. RequestError names a field that has no place there."""
@@ -76,7 +76,7 @@ class AgentProtocols:
         self._told[name] = [*(each for each in asked["messages"] if each["role"] != "system"), answer.message()]
         return responses_forms.told(answer, body, name, counts, cut)
 
-    def _before(self, body: Mapping[str, Any]) -> list[Message]:
+    def _before(self, body: Mapping[str, Any]) -> list[ChatMessage]:
         name = body.get("previous_response_id")
         if name is not None and name not in self._told:
             raise RequestError(f"no response {name!r:.80} in this episode", 404)

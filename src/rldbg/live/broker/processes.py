@@ -13,7 +13,7 @@ from rldbg.live.broker.async_peer import AsyncPeer
 from rldbg.live.broker.debug_session import DebugSession, Stop
 
 _PAUSING = "is to be paused: stops at its next line of Python"
-State = Literal["running", "stopped", "crashed", "exited"]
+ProcessState = Literal["running", "stopped", "crashed", "exited"]
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class Process:
         return self.session is not None and self.session.stop is not None
 
     @property
-    def state(self) -> State:
+    def state(self) -> ProcessState:
         if self.stop is not None:
             return "stopped"
         if self.ended_at is not None:

@@ -3,43 +3,43 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rldbg.live.diagnosis.wait_graph import RESTING, Facts, Id, Node
+from rldbg.live.diagnosis.wait_graph import RESTING, Id, Node, WaitFacts
 
 
-def process_id(stack: Facts) -> Id:
+def process_id(stack: WaitFacts) -> Id:
     return stack.get("host"), stack.get("pid")
 
 
-def children_of(stack: Facts) -> set[int]:
+def children_of(stack: WaitFacts) -> set[int]:
     return {child["pid"] for child in stack.get("children") or []}
 
 
-def all_entries(stack: Facts) -> list[Facts]:
+def all_entries(stack: WaitFacts) -> list[WaitFacts]:
     return [*(stack.get("threads") or []), *(stack.get("tasks") or [])]
 
 
-def entry_id(entry: Facts, stack: Facts) -> Id:
+def entry_id(entry: WaitFacts, stack: WaitFacts) -> Id:
     if "task" in entry:
         return (*process_id(stack), "task", entry["key"])
     return (*process_id(stack), "main" if entry["main"] else entry["ident"])
 
 
-def thread_id(stack: Facts, ident: Any) -> Id:
+def thread_id(stack: WaitFacts, ident: Any) -> Id:
     main = any(each["main"] and each["ident"] == ident for each in stack.get("threads") or [])
     return (*process_id(stack), "main" if main else ident)
 
 
-def thread_key(thread: Facts) -> Any:
+def thread_key(thread: WaitFacts) -> Any:
     return "main" if thread["main"] else thread["ident"]
 
 
-def busy_loops(stack: Facts) -> list[Id]:
+def busy_loops(stack: WaitFacts) -> list[Id]:
     """Threads that run an event loop and do something else in it: its tasks cannot continue meanwhile."""
     threads = [t for t in stack.get("threads") or [] if t.get("loops") and t["wait"]["kind"] != "event_loop"]
     return [(*process_id(stack), thread_key(thread)) for thread in threads]
 
 
-def blocked_loops(stack: Facts) -> list[Id]:
+def blocked_loops(stack: WaitFacts) -> list[Id]:
     """Those of them that wait in a call that blocks."""
     waits = {(*process_id(stack), thread_key(t)): t["wait"]["kind"] for t in stack.get("threads") or [] if "wait" in t}
     return [each for each in busy_loops(stack) if waits[each] not in RESTING]

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from rldbg.live.diagnosis.entries import all_entries, children_of, entry_id, thread_id
-from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
+from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import place_text
 
 
-def lock_edges(wait: Facts, stack: Facts, node: Node, stacks: Sequence[Facts]) -> list[Edge]:
+def lock_edges(wait: WaitFacts, stack: WaitFacts, node: Node, stacks: Sequence[WaitFacts]) -> list[Edge]:
     for choice in wait.get("choices") or []:
         everywhere = stacks if choice["key"].startswith("shared:") else [stack]
         found = [Edge(thread_id(stack, choice["owner"]), "holds it")] if choice.get("owner") else []
@@ -26,7 +26,7 @@ def lock_edges(wait: Facts, stack: Facts, node: Node, stacks: Sequence[Facts]) -
     return []
 
 
-def _holder_at_fork(choice: Facts, stack: Facts, stacks: Sequence[Facts]) -> str:
+def _holder_at_fork(choice: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> str:
     """A lock that a thread of the parent held while this process was forked: it has the same address there."""
     for parent in stacks:
         if stack.get("pid") not in children_of(parent):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rldbg.live.diagnosis.wait_graph import Facts, Id, Node
+from rldbg.live.diagnosis.wait_graph import Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, place_text
 
 # What somebody should do to end a wait of this kind, and the same as a verb of its own.
@@ -19,11 +19,11 @@ DUTIES = {
 _POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
 
 
-def why_lost(entry: Facts, wait: Facts, stack: Facts, known: Mapping[Id, Node]) -> str:
+def why_lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> str:
     return _pool_loss(entry, stack, known) or _lost(entry, wait, stack)
 
 
-def _pool_loss(entry: Facts, stack: Facts, known: Mapping[Id, Node]) -> str:
+def _pool_loss(entry: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> str:
     """Why a future is never completed although nobody who could do it is seen."""
     if entry["wait"]["kind"] != "future":
         return ""
@@ -38,7 +38,7 @@ def _pool_loss(entry: Facts, stack: Facts, known: Mapping[Id, Node]) -> str:
     )
 
 
-def _lost(entry: Facts, wait: Facts, stack: Facts) -> str:
+def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
     """Why nobody ends a wait that leads to nobody."""
     kind, ended = str(wait["kind"]), list(stack.get("ended") or [])
     if wait.get("completed"):
@@ -93,13 +93,13 @@ def _lost(entry: Facts, wait: Facts, stack: Facts) -> str:
     return gone if kind in ("pipe", "socket", "stream", "message") else ""
 
 
-def _releases_itself(entry: Facts, wait: Facts) -> bool:
+def _releases_itself(entry: WaitFacts, wait: WaitFacts) -> bool:
     """Whether who waits would release it too, as around a section of code; else it is released as a signal."""
     own = {str(frame["function"]).rpartition(".")[2] for frame in entry.get("frames") or []}
     return any(str(function).partition(":")[0] in own for function in wait.get("functions") or [])
 
 
-def _gone(ended: Sequence[Facts], stack: Facts) -> str:
+def _gone(ended: Sequence[WaitFacts], stack: WaitFacts) -> str:
     words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
     words += [f"task {each['name']} has ended: {each['exit']}" for each in ended if each["kind"] == "task"]
     if stack.get("message"):
@@ -109,7 +109,7 @@ def _gone(ended: Sequence[Facts], stack: Facts) -> str:
     return ", ".join([*words, *ended_children(stack)][:4])
 
 
-def ended_children(stack: Facts) -> list[str]:
+def ended_children(stack: WaitFacts) -> list[str]:
     """Child processes that have ended and that nobody has waited for."""
     ended = [each for each in stack.get("ended") or [] if each["kind"] == "process"]
     words = [f"process {each['name']} (pid {each['pid']}) has ended ({exit_text(str(each['exit']))})" for each in ended]

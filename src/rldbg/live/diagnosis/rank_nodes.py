@@ -5,7 +5,7 @@ from itertools import permutations
 
 from rldbg.agent import Message
 from rldbg.live.diagnosis.entries import process_id
-from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
+from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text
 
 _JOINING = "has not joined it"
@@ -97,16 +97,16 @@ def _missing(rank: int, world: int, ended: Sequence[str]) -> Node:
     return Node(("rank", rank), f"rank {rank}", activity=activity, rank=rank, gone=True)
 
 
-def _ended(child: Facts) -> str:
+def _ended(child: WaitFacts) -> str:
     return f"process {child['pid']} has ended ({exit_text(str(child.get('exit') or 'unknown exit code'))})"
 
 
-def _waiting(nodes: Sequence[Node], stack: Facts) -> Node | None:
+def _waiting(nodes: Sequence[Node], stack: WaitFacts) -> Node | None:
     own = [node for node in nodes if node.id[:2] == process_id(stack)]
     return next((node for node in own if node.kind in ("collective", "rendezvous") and node.waits), None)
 
 
-def _front(nodes: Sequence[Node], stack: Facts, waiting: Node | None) -> Node | None:
+def _front(nodes: Sequence[Node], stack: WaitFacts, waiting: Node | None) -> Node | None:
     """The thread that counts for a rank: the one in a collective, else its main thread, else the process."""
     own = {node.id[2:]: node for node in nodes if node.id[:2] == process_id(stack)}
     return waiting or own.get(("main",)) or own.get(("process",))

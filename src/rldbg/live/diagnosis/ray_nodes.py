@@ -8,7 +8,7 @@ from rldbg.agent import Message, snake_case
 from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, times_restarted
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
-from rldbg.live.diagnosis.wait_graph import Edge, Facts, Node
+from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts
 
 _DONE = frozenset({"FINISHED", "FAILED"})
 _CREATION = "ACTOR_CREATION_TASK"
@@ -109,7 +109,7 @@ class _Joining:
         lost = "none of the tasks that it started is unfinished: the object was made elsewhere, or is lost"
         node.wait = {**node.wait, "lost": lost}
 
-    def _awaited(self, node: Node) -> Iterator[Facts]:
+    def _awaited(self, node: Node) -> Iterator[WaitFacts]:
         if node.wait.get("tasks"):
             # Ids, or from outside the bytes around them.
             told = node.wait["tasks"]
@@ -129,11 +129,11 @@ class _Joining:
             if made and (task["parent_task_id"] in parents or is_drivers) and task["state"] not in _DONE:
                 yield task
 
-    def _is_from_driver(self, task: Facts) -> bool:
+    def _is_from_driver(self, task: WaitFacts) -> bool:
         parent = self._tasks.get(task["parent_task_id"])
         return task["type"] != "DRIVER_TASK" and (parent is None or parent["type"] == "DRIVER_TASK")
 
-    def _running(self, node: Node) -> list[Facts]:
+    def _running(self, node: Node) -> list[WaitFacts]:
         """The tasks that a worker runs; of several, those whose function is on the stack."""
         here = [
             task
@@ -143,18 +143,18 @@ class _Joining:
         named = [task for task in here if str(task["name"]).rpartition(".")[2] in node.functions]
         return named or here
 
-    def _title(self, task: Facts) -> str:
+    def _title(self, task: WaitFacts) -> str:
         name = str(task["name"])
         actor = self._actors.get(task["actor_id"])
         if actor is not None and actor["name"]:
             return f"{name} (actor {actor['name']})"
         return name
 
-    def _is_queue(self, task: Facts) -> bool:
+    def _is_queue(self, task: WaitFacts) -> bool:
         actor = self._actors.get(task["actor_id"])
         return actor is not None and str(actor["class_name"]).endswith(_QUEUE) and actor["state"] == "ALIVE"
 
-    def _queue(self, node: Node, task: Facts) -> None:
+    def _queue(self, node: Node, task: WaitFacts) -> None:
         """ray.util.queue: the queue's own actor only passes items on; who fills it is not recorded anywhere."""
         method, pid = str(task["name"]).rpartition(".")[2], task["worker_pid"]
         taking = "get" in method
@@ -176,7 +176,7 @@ class _Joining:
         wait = {"text": f"{what} (ray.util.queue.Queue, pid {pid})", "lost": ": ".join([nobody, *dead[:2]])}
         node.wait = {**node.wait, **wait}
 
-    def _edges(self, task: Facts) -> list[Edge]:
+    def _edges(self, task: WaitFacts) -> list[Edge]:
         actor = self._actors.get(task["actor_id"])
         method = str(task["name"]).rpartition(".")[2]
         if actor is not None and (creating := self._creating(actor)) is not None:
@@ -207,7 +207,7 @@ class _Joining:
                     return found
         return None
 
-    def _creating(self, actor: Facts) -> Node | None:
+    def _creating(self, actor: WaitFacts) -> Node | None:
         """What runs the constructor of an actor that has not finished it."""
         if actor["state"] not in ("PENDING_CREATION", "RESTARTING"):
             return None
@@ -219,7 +219,7 @@ class _Joining:
         found = self._worker(self._place(actor["node_id"], actor["pid"]), "__init__")
         return found if found is not None and "__init__" in found.functions and not found.gone else None
 
-    def _actor_node(self, actor: Facts) -> Node:
+    def _actor_node(self, actor: WaitFacts) -> Node:
         label = f"actor {actor['name'] or str(actor['class_name'])}"
         state = actor["state"]
         if state == "DEAD":
@@ -236,7 +236,7 @@ class _Joining:
         node = Node(("ray_actor", actor["actor_id"]), label, activity=activity, gone=True)
         return self._added.setdefault(node.id, node)
 
-    def _task_node(self, task: Facts) -> Node:
+    def _task_node(self, task: WaitFacts) -> Node:
         state = str(task["state"])
         if state == "PENDING_NODE_ASSIGNMENT":
             lack = self._resources.lack(task["required_resources"], task["placement_group_id"])
@@ -248,7 +248,7 @@ class _Joining:
         node = Node(("ray_task", task["task_id"]), f"task {task['name']}", activity=activity, gone=True)
         return self._added.setdefault(node.id, node)
 
-    def _without_arguments(self, task: Facts) -> Node:
+    def _without_arguments(self, task: WaitFacts) -> Node:
         """A task whose arguments are made by others that the same caller started before it."""
         wait = {"kind": "ray_task", "text": "its arguments"}
         node = Node(("ray_task", task["task_id"]), f"task {task['name']}", wait=wait)
@@ -273,7 +273,7 @@ class _Joining:
             node.wait = {**wait, "lost": "they are not ready, and no task of its caller is unfinished"}
         return node
 
-    def _epitaph(self, actor: Facts) -> str:
+    def _epitaph(self, actor: WaitFacts) -> str:
         return f"actor {actor['name'] or actor['class_name']} has died: {death_cause(actor)}"
 
     def _unwaited(self) -> Iterator[Node]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rldbg.live.diagnosis.wait_graph import Facts
+from rldbg.live.diagnosis.wait_graph import WaitFacts
 
 _STRATEGIES = {"STRICT_SPREAD": "each bundle on a node of its own", "STRICT_PACK": "all bundles on one node"}
 
@@ -49,7 +49,7 @@ class RayResources:
         words = [f"{name} ({count} times)" if count > 1 else name for name, count in using.most_common(3)]
         return f"; in use by {', '.join(words)}{' and others' if len(using) > 3 else ''}" if using else ""
 
-    def lack_of_group(self, group: Facts) -> str:
+    def lack_of_group(self, group: WaitFacts) -> str:
         """Of a placement group whose every bundle would fit alone, all of them."""
         if lack := self.lack(_bundles(group)):
             return lack
@@ -63,7 +63,7 @@ class RayResources:
         return f": its {asked}, each fits on a node, but not all of them at once ({nodes})"
 
 
-def group_label(group: Facts) -> str:
+def group_label(group: WaitFacts) -> str:
     return f"placement group {group['name'] or group['placement_group_id'][:8]}"
 
 
@@ -75,12 +75,12 @@ def _amount(name: str, value: float) -> str:
     return f"{value / 2**30:.4g} GiB" if name.endswith("memory") else f"{value:g}"
 
 
-def _all_bundles(group: Facts) -> Mapping[str, float]:
+def _all_bundles(group: WaitFacts) -> Mapping[str, float]:
     bundles = [each.get("unit_resources") or each for each in group.get("bundles") or [] if isinstance(each, dict)]
     return sum(map(Counter, bundles), Counter())
 
 
-def _bundles(group: Facts) -> dict[str, float]:
+def _bundles(group: WaitFacts) -> dict[str, float]:
     """What the largest bundle of a placement group asks for."""
     bundles = group.get("bundles") or []
     wanted = [each.get("unit_resources") or each for each in bundles if isinstance(each, dict)]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rldbg.live.diagnosis.entries import busy_loops, front_of, process_id
-from rldbg.live.diagnosis.wait_graph import Edge, Facts, Id, Node
+from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 
 
-def own_server(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
+def own_server(wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
     """Who answers a connection of a process to itself: who has its other end, or runs the event loop."""
     base, ends = process_id(stack), {descriptor for _, descriptor in wait.get("sockets") or ()}
     own = [each for each in known.values() if each.id[:2] == base and each is not node]
@@ -18,7 +18,7 @@ def own_server(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node]) 
     ]
 
 
-def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: Facts) -> list[Id]:
+def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: WaitFacts) -> list[Id]:
     """The thread or task of a process that has the other end of a connection at hand; where none is seen with it and
     the main thread only accepts connections or runs an event loop, any that serves one; else its main thread."""
     main, front = known.get((host, pid, "main")), (host, pid, front_of(pid, host, known))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Facts = Mapping[str, Any]
+WaitFacts = Mapping[str, Any]
 Id = tuple[Any, ...]
 _DEPTH = 12
 # Nobody is expected to end these; they matter only where somebody waits for the one who is in them.
@@ -27,7 +27,7 @@ class Node:
     id: Id
     label: str
     place: str = ""
-    wait: Facts = field(default_factory=dict)
+    wait: WaitFacts = field(default_factory=dict)
     activity: str = ""
     background: bool = False
     rank: int | None = None

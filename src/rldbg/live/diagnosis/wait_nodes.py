@@ -17,7 +17,7 @@ from rldbg.live.diagnosis.entries import (
 from rldbg.live.diagnosis.lock_holders import lock_edges
 from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, why_lost
 from rldbg.live.diagnosis.servers import own_server, servers_of
-from rldbg.live.diagnosis.wait_graph import Edge, Facts, Id, Node
+from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, place_text
 
 _ACTIVITIES = {
@@ -39,7 +39,7 @@ _RELATIONS = {"file_lock": "holds it", "child": "is that process", "message": "i
 )
 
 
-def nodes_of(stacks: Sequence[Facts]) -> list[Node]:
+def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
     """A node per thread and task, and one per process that has none."""
     alone = len([stack for stack in stacks if stack.get("threads")]) == 1
     found: list[Node] = []
@@ -65,12 +65,12 @@ def nodes_of(stacks: Sequence[Facts]) -> list[Node]:
     return found
 
 
-def _goes_on(stack: Facts) -> bool:
+def _goes_on(stack: WaitFacts) -> bool:
     threads = [thread for thread in stack.get("threads") or [] if not thread.get("background", True)]
     return any(thread.get("moved") or thread["wait"]["kind"] == "computing" for thread in threads)
 
 
-def _process_nodes(stack: Facts, who: str, alone: bool) -> Iterator[Node]:
+def _process_nodes(stack: WaitFacts, who: str, alone: bool) -> Iterator[Node]:
     base = process_id(stack)
     threads = [thread for thread in stack.get("threads") or [] if "wait" in thread]
     shown = [thread for thread in threads if not thread["background"]]
@@ -85,7 +85,7 @@ def _process_nodes(stack: Facts, who: str, alone: bool) -> Iterator[Node]:
         yield _node((*base, "task", task["key"]), label, task, stack)
 
 
-def _stranger(host: Any, facts: Facts) -> Node:
+def _stranger(host: Any, facts: WaitFacts) -> Node:
     """A process of which only the kernel's word is known."""
     ended = facts["state"] in ("zombie", "dead")
     state = {"running": "is running", "sleeping": "has not ended", "stopped": "is suspended by a signal (SIGSTOP)"}
@@ -96,7 +96,7 @@ def _stranger(host: Any, facts: Facts) -> Node:
     return Node((host, facts["pid"], "process"), label, wait=wait, activity=activity, gone=gone)
 
 
-def _label(thread: Facts, who: str, *, alone: bool, single: bool) -> str:
+def _label(thread: WaitFacts, who: str, *, alone: bool, single: bool) -> str:
     """The process, where one thread of it matters; else the thread, with its process where there are several."""
     if single and thread["main"]:
         return who
@@ -104,7 +104,7 @@ def _label(thread: Facts, who: str, *, alone: bool, single: bool) -> str:
     return name if alone else f"{name} of {who}"
 
 
-def _fate(stack: Facts) -> dict[str, Any]:
+def _fate(stack: WaitFacts) -> dict[str, Any]:
     """What became of a process that has ended, crashed or is stopped."""
     state, message = str(stack.get("state") or ""), str(stack.get("message") or "").partition("\n")[0]
     if raised := stack.get("raised"):
@@ -126,11 +126,11 @@ def _fate(stack: Facts) -> dict[str, Any]:
     return {}
 
 
-def _stopped_place(stack: Facts) -> str:
+def _stopped_place(stack: WaitFacts) -> str:
     return f"{str(stack['file']).rpartition('/')[2]}:{stack['line']}" if stack.get("file") else ""
 
 
-def _node(identity: Id, label: str, entry: Facts, stack: Facts) -> Node:
+def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     wait = dict(entry["wait"])
     speaks = entry.get("main") if stack.get("raised") else stack.get("thread") in (None, entry.get("thread"))
     fate = _fate(stack) if speaks else {}
@@ -161,7 +161,7 @@ def _node(identity: Id, label: str, entry: Facts, stack: Facts) -> Node:
     return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)
 
 
-def _entries(stack: Facts, known: Mapping[Id, Node]) -> Iterator[tuple[Facts, Node]]:
+def _entries(stack: WaitFacts, known: Mapping[Id, Node]) -> Iterator[tuple[WaitFacts, Node]]:
     base = process_id(stack)
     for thread in stack.get("threads") or []:
         if "wait" in thread and (node := known[(*base, "main" if thread["main"] else thread["ident"])]).waits:
@@ -171,7 +171,9 @@ def _entries(stack: Facts, known: Mapping[Id, Node]) -> Iterator[tuple[Facts, No
             yield task, node
 
 
-def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stacks: Sequence[Facts]) -> list[Edge]:
+def _edges(
+    wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id, Node], stacks: Sequence[WaitFacts]
+) -> list[Edge]:
     base, kind = process_id(stack), wait["kind"]
     if node.kind == "turn":
         return [Edge(each, "runs it") for each in blocked_loops(stack)]
@@ -241,7 +243,7 @@ def _edges(wait: Facts, stack: Facts, node: Node, known: Mapping[Id, Node], stac
     return found
 
 
-def _sharing(wait: Facts, stack: Facts, stacks: Sequence[Facts]) -> list[Edge]:
+def _sharing(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> list[Edge]:
     """Those of other processes of the host whose code at hand does with a shared object what ends the wait."""
     others = [each for each in stacks if each.get("host") == stack.get("host") and each is not stack]
     entries = [(entry, each) for each in others for entry in all_entries(each)] if wait.get("shared") else []
@@ -255,7 +257,7 @@ def _sharing(wait: Facts, stack: Facts, stacks: Sequence[Facts]) -> list[Edge]:
     ]
 
 
-def _completers(stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
+def _completers(stack: WaitFacts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
     """Pools; and for a thread, the tasks of event loops in others, of which it may have started one."""
     pooled = _pool_edges(stack, known, children=False)
     tasks = [(*process_id(stack), "task", task["key"]) for task in stack.get("tasks") or [] if not task["background"]]
@@ -265,7 +267,9 @@ def _completers(stack: Facts, node: Node, known: Mapping[Id, Node]) -> list[Edge
     return pooled or roots or loops or _pool_edges(stack, known, threads=False)
 
 
-def _pool_edges(stack: Facts, known: Mapping[Id, Node], *, threads: bool = True, children: bool = True) -> list[Edge]:
+def _pool_edges(
+    stack: WaitFacts, known: Mapping[Id, Node], *, threads: bool = True, children: bool = True
+) -> list[Edge]:
     """Who could complete a future of which nobody is known to hold the other end: threads of pools, or children."""
     base = process_id(stack)
     pooled = [t for t in stack.get("threads") or [] if t.get("pooled") and not t.get("background")]
@@ -277,7 +281,7 @@ def _pool_edges(stack: Facts, known: Mapping[Id, Node], *, threads: bool = True,
     return [Edge(child, "works for the process that should complete it") for child in busy]
 
 
-def _user_edge(user: Facts, stack: Facts, wait: Facts) -> Edge | None:
+def _user_edge(user: WaitFacts, stack: WaitFacts, wait: WaitFacts) -> Edge | None:
     if not user["acts"]:
         return None
     for entry in all_entries(stack):

@@ -4,11 +4,11 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-Row = dict[str, Any]
+StateRow = dict[str, Any]
 _IDS = ["actor_id", "owner_id", "job_id", "node_id", "placement_group_id", "worker_id"]
 
 
-def rows_of(kind: str) -> list[Row]:
+def rows_of(kind: str) -> list[StateRow]:
     state = importlib.import_module("ray._private.state").state
     common = importlib.import_module("ray.util.state.common")
     tables = importlib.import_module("ray.core.generated.gcs_pb2")
@@ -24,12 +24,12 @@ def rows_of(kind: str) -> list[Row]:
     return [row | row["worker_address"] | {"ip": row["worker_address"]["ip_address"]} for row in rows]
 
 
-def placement_groups() -> list[Row]:
+def placement_groups() -> list[StateRow]:
     """Ray's state API does not tell their strategy."""
     return group_rows(importlib.import_module("ray.util").placement_group_table().values())
 
 
-def group_rows(groups: Any) -> list[Row]:
+def group_rows(groups: Any) -> list[StateRow]:
     rows = []
     for group in groups:
         bundles = group.get("bundles") or {}

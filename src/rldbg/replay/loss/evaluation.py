@@ -19,7 +19,7 @@ from rldbg.replay.loss.inputs import LossInputs, load_inputs
 from rldbg.replay.loss.model_pass import ModelPass
 from rldbg.replay.loss.ranks import LossRanks, ranks_of_this_job
 from rldbg.replay.loss.references import ReferenceLoss, references
-from rldbg.replay.loss.results import LossComparison, LossReport, ModelGradients, Point, Verdict
+from rldbg.replay.loss.results import LossComparison, LossReport, LossVerdict, ModelGradients, Point
 from rldbg.replay.loss.user_function import LossRaised, UserLoss, quantities
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class _Evaluation:
         if evaluated.gradient is None:
             # A loss of logits is compared where its gradient arrives, in the parameters.
             same = same_value and not self._user.takes_log_probs and _same_in_parameters(gradients, reference.name)
-            verdict: Verdict = "equal" if same else "differs"
+            verdict: LossVerdict = "equal" if same else "differs"
             return LossComparison(reference.name, value, _norm(gradient), math.nan, math.nan, math.nan, verdict)
         difference = float((evaluated.gradient - gradient).abs().max())
         cosine, factor = _direction(evaluated.gradient, gradient)

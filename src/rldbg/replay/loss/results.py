@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rldbg.core import Finding, Severity
 from rldbg.lazy import shown_by
 
-Verdict = Literal["equal", "proportional", "opposite", "differs"]
+LossVerdict = Literal["equal", "proportional", "opposite", "differs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class LossComparison:
     gradient_difference: float
     cosine: float
     factor: float
-    verdict: Verdict
+    verdict: LossVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class LossReport:
         """The references whose gradient it turns around at every point."""
         return self._everywhere("opposite")
 
-    def _everywhere(self, verdict: Verdict) -> tuple[str, ...]:
+    def _everywhere(self, verdict: LossVerdict) -> tuple[str, ...]:
         found = [{item.reference for item in point.comparisons if item.verdict == verdict} for point in self.points]
         return tuple(name for name in self.references if all(name in names for names in found))
 
