@@ -62,7 +62,7 @@ def test_every_kind_is_recorded_and_the_checks_hold(record):
     assert not errors
     assert {
         "advantages-follow-rewards", "entropy-not-negative", "gradients-sound", "group-shares-a-prompt",
-        "losses-finite", "log-probs-finite", "masks-non-empty", "only-drawn-tokens-trained", "parameters-move",
+        "losses-finite", "log-probs-finite", "masks-non-empty", "only-sampled-tokens-trained", "parameters-move",
         "policy-versions-fresh", "response-mask-follows", "rewards-finite", "samples-trained-once",
     } <= set(found["passed"]), found  # fmt: skip
     trajectory = next(recording.records(kind="trajectory"))

@@ -107,7 +107,7 @@ class Link:
         if not self._connected.is_set() and self._owner_pid and not _is_there(self._owner_pid):
             return "the process that started this run has ended too"
         wait_s = self._settings.broker_wait_s
-        return f"no other one came within {wait_s:g} s" if time.monotonic() > lost_at + wait_s else ""
+        return f"no other broker connected within {wait_s:g} s" if time.monotonic() > lost_at + wait_s else ""
 
     def farewell(self) -> None:
         """The broker ends because it was told to: nobody waits for another."""

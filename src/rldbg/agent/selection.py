@@ -123,5 +123,5 @@ def _numbers(text: str) -> range | frozenset[int]:
 
 def _whole(text: str, whole: str) -> int:
     if not text.isdigit():
-        raise SelectionError(f"{whole!r} is not a whole number")
+        raise SelectionError(f"{whole!r} is not an integer")
     return int(text)

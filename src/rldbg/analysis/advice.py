@@ -36,7 +36,7 @@ def _shapes(fields: Sequence[FieldResult]) -> Iterator[Finding]:
             ", ".join(dict.fromkeys(field.kind for field, _ in found)),
             shown,
             "sequences or tensors do not have the same lengths on both sides",
-            ("check that both sides pad alike", "check max_length on both sides"),
+            ("check that both sides use the same padding", "check max_length on both sides"),
         )
 
 

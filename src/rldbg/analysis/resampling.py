@@ -160,7 +160,7 @@ def _finding(step: int, odd: int, count: int, gaps: np.ndarray, expected: float)
             f"log probs of the {len(gaps)} tokens before it differ by {gaps.mean():.2g} on average: "
             f"about {expected:.1f} samples would diverge by chance",
         ),
-        "noise in log probs makes a sampler choose another token: these samples, the advantages of their groups and "
-        "later losses and gradients cannot be compared",
+        "noise in log probs makes a sampler choose a different token: these samples, the advantages of their groups "
+        "and later losses and gradients cannot be compared",
         ("replay A's trajectories in B, so that both train on the same tokens",),
     )

@@ -89,7 +89,7 @@ def pair_losses(
     if is_one_cut and gradients_tell and (added := shares_and_means(a, b, (mine, others))) is not None:
         pairing.method = "mini-batch"
         pairing.notes.append(
-            "one side records each micro-batch's share of the loss, the other its mean: both were added up"
+            "one side records each micro-batch's share of the loss, the other its mean: both were summed per mini-batch"
         )
         _match(pairing, *added)
         return pairing
@@ -99,7 +99,7 @@ def pair_losses(
     cut_alike = not have_samples and {record.key[2:] for record in a} == {record.key[2:] for record in b}
     if not cut_alike and all(has_denominator(record) for record in (*a, *b)):
         pairing.method = "mini-batch"
-        pairing.notes.append("micro-batches are cut differently: their losses were added up to each mini-batch's")
+        pairing.notes.append("micro-batches are split differently: their losses were summed per mini-batch")
         _match(pairing, by_mini_batch(a), by_mini_batch(b))
         return pairing
     are_unknown = not cut_alike and not any(record.samples for record in (*a, *b))
@@ -109,7 +109,7 @@ def pair_losses(
     if are_unknown or (have_samples and is_one_division):
         pairing.method = "mini-batch"
         pairing.notes.append(
-            "micro-batches are cut differently and no record has a denominator: their losses were added up, or "
+            "micro-batches are split differently and no record has a denominator: their losses were summed, or "
             "averaged over samples, whichever agrees better"
         )
         _match(pairing, *by_samples(a, b, each_its_own=gradients_tell))

@@ -107,7 +107,7 @@ class Environment:
         try:
             return int(value)
         except ValueError:
-            raise UsageError(f"{name}={value!r} is not a whole number", f"unset {name} or give it a number") from None
+            raise UsageError(f"{name}={value!r} is not an integer", f"unset {name} or give it a number") from None
 
     def flag(self, name: str, default: bool = False) -> bool:
         if not self.is_set(name):

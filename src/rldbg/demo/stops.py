@@ -106,11 +106,14 @@ STOPS = (
     TourStop(
         "record",
         "Record a training",
-        "Every token, mask, log prob, loss and gradient of a step can be looked at later.",
+        "Every token, mask, log prob, loss and gradient of a step can be inspected later.",
         _record,
     ),
     TourStop(
-        "bug", "Find a bug by numbers", "The same training, but one rank's old log probs are one token late.", _find_bug
+        "bug",
+        "Find a bug in the numbers",
+        "The same training, but one rank's old log probs are one token late.",
+        _find_bug,
     ),
     TourStop(
         "rerun",

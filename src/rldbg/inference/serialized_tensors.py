@@ -102,7 +102,7 @@ def byte_count(dtype: "torch.dtype", shape: Sequence[int]) -> int:
     count: int = dtype.itemsize
     for size in shape:
         if not isinstance(size, int) or size < 0:
-            raise RequestError(f"shape is {list(shape)!r:.80}; it must be a list of whole numbers")
+            raise RequestError(f"shape is {list(shape)!r:.80}; it must be a list of integers")
         count *= size
     return count
 

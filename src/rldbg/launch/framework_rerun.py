@@ -61,7 +61,9 @@ def rerun_step(run: Path, step: int, *, debugger: bool, checkpoint: Path | None 
     if not told["optimizer"]:
         # What the optimizer makes of the gradients depends on its state.
         kinds = tuple(kind for kind in kinds if kind != "param")
-    continues = "continues" if told["optimizer"] else "begins anew: parameters after the step are not compared"
+    continues = (
+        "continues" if told["optimizer"] else "starts without its state: parameters after the step are not compared"
+    )
     return FrameworkRerun(again, kinds, f"parameters: {told['parameters']}; the optimizer {continues}")
 
 

@@ -11,7 +11,7 @@ from rldbg.core import SampleId
 from rldbg.mismatch.claims import Claim, Unexplained, whole
 
 _TEXTS = {
-    "tokens-changed": "the trainer gave its model other tokens than the rollout sampled or saw",
+    "tokens-changed": "the trainer gave its model different tokens from those of the rollout",
     "padding-attended": "the trainer's model attends to padding",
     "tokens-not-attended": "the trainer's model does not attend to some of the sample's tokens",
     "positions": "the trainer's position ids do not count the sample's tokens one by one",

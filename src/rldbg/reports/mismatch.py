@@ -59,7 +59,7 @@ def _engine(asked: EngineScores) -> Iterator[str]:
 def _reproduces(cause: Factor) -> str:
     """Rounding seldom repeats exactly; what else a change leaves is small."""
     partly = cause.likeness and cause.likeness < _SAME
-    return f"shifts the tokens alike (correlation {cause.likeness:.2f}) as" if partly else "reproduces"
+    return f"shifts the tokens in the same way (correlation {cause.likeness:.2f}) as" if partly else "reproduces"
 
 
 def _metrics(name: str, rows: dict[str, dict[str, float]]) -> Table:

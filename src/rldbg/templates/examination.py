@@ -100,7 +100,7 @@ def _rewritten(template: ChatTemplate, item: RenderedConversation) -> Iterator[s
                 )
             continue
         if later.prompt.text.startswith(earlier.whole.text):
-            kind = "the text is the same, but it is cut into other tokens"
+            kind = "the text is the same, but it is split into different tokens"
         else:
             kind = "the template writes the earlier turn differently"
         place = first_difference(earlier.whole.tokens, later.prompt.tokens)
@@ -183,7 +183,7 @@ def _around(template: ChatTemplate, tokens: Sequence[int], place: int) -> str:
     return repr(template.decode(tokens[max(0, place - 2) : place + _CONTEXT]))
 
 
-_REFUSED = "train on conversations of another shape, or give another template with --template"
+_REFUSED = "train on conversations of a different shape, or give another template with --template"
 _QUESTIONS = (
     _Question(
         "history-is-append-only",

@@ -38,7 +38,7 @@ _PANELS = (
     ("Checks that fail", "timeseries", "short", {"": f"rldbg_checks_failed{_RUN}"}),
     ("Violations per check", "table", "short", {"{{check}}": f"rldbg_check{_RUN} > 0"}),
     ("Reward", "timeseries", "short", {"mean": f"rldbg_reward_mean{_RUN}", "std": f"rldbg_reward_std{_RUN}"}),
-    ("Groups without spread", "timeseries", "percentunit", {"": f"rldbg_groups_zero_std{_RUN}"}),
+    ("Groups with equal rewards", "timeseries", "percentunit", {"": f"rldbg_groups_zero_std{_RUN}"}),
     ("Rollout against trainer (k3)", "timeseries", "short", {"": f"rldbg_rollout_k3{_RUN}"}),
     ("Causes of the gap", "timeseries", "percentunit", {"{{cause}}": f"rldbg_mismatch{_RUN}"}),
     (

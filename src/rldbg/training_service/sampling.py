@@ -46,7 +46,7 @@ class ClientSamplingSettings:
         items = [stop] if isinstance(stop, str) else stop or []
         extra = body.get("stop_token_ids") or []
         if not all(isinstance(part, list) and all(type(x) in (str, int) for x in part) for part in (items, extra)):
-            raise ServiceRequestError("sampling_params.stop and stop_token_ids are lists of texts and token ids")
+            raise ServiceRequestError("sampling_params.stop and stop_token_ids are lists of strings and token ids")
         texts = tuple(item for item in items if isinstance(item, str))
         plain = {name: body[name] for name in _PLAIN if body.get(name) is not None}
         settings = replace(

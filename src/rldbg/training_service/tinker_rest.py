@@ -104,7 +104,7 @@ def _window(request: Request) -> tuple[int, int]:
     for name, default, most in (("offset", 0, 1 << 31), ("limit", 20, _MOST)):
         text = request.query_params.get(name, str(default))
         if not text.isdigit() or int(text) > most:
-            raise ServiceRequestError(f"{name} is {text[:40]!r}; it must be a whole number up to {most}")
+            raise ServiceRequestError(f"{name} is {text[:40]!r}; it must be an integer up to {most}")
         numbers.append(int(text))
     return numbers[0], numbers[1]
 

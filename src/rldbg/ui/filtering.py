@@ -52,7 +52,7 @@ def matching(expression: str, columns: Mapping[str, np.ndarray], count: int) -> 
         with np.errstate(all="ignore"):
             result = np.asarray(_value(tree.body, columns))
     except TypeError as error:
-        raise UsageError("invalid filter: a text and a number cannot be compared or added", _HINT) from error
+        raise UsageError("invalid filter: a string and a number cannot be compared or added", _HINT) from error
     except (ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
@@ -106,7 +106,7 @@ def _compared(node: ast.Compare, columns: Mapping[str, np.ndarray]) -> Any:
         right = _value(right_node, columns)
         if isinstance(op, ast.In | ast.NotIn):
             if not isinstance(left, str) or not isinstance(right, np.ndarray):
-                raise UsageError("`in` looks for a text in a column of texts", '"g3" in group')
+                raise UsageError("`in` looks for a string in a column of strings", '"g3" in group')
             part = np.fromiter((left in str(text) for text in right), bool, len(right)) ^ isinstance(op, ast.NotIn)
         elif type(op) in _COMPARISONS:
             part = _COMPARISONS[type(op)](left, right)

@@ -98,7 +98,7 @@ def exchanged(name: str, other: str) -> tuple[How, str]:
     if expert and others and expert != others:
         return "wrong-expert", f"holds another expert's weights: {other}"
     if fused_name(name) and fused_name(other):
-        return "fused-order", f"holds {other}: the parts of a fused tensor are in another order"
+        return "fused-order", f"holds {other}: the parts of a fused tensor are in a different order"
     return "wrong-tensor", f"holds {other}"
 
 

@@ -189,9 +189,9 @@ class _Replica:
         if len(sent.box.shape) == 2 and (held.by_row, held.by_column) == (sent.by_column, sent.by_row):
             return "transposed", "is transposed"
         if held.by_column == sent.by_column:
-            return "reordered", "has its rows in another order, as heads or parts of a fused tensor"
+            return "reordered", "has its rows in a different order, as heads or parts of a fused tensor"
         if held.by_row == sent.by_row:
-            return "reordered", "has its columns in another order"
+            return "reordered", "has its columns in a different order"
         return None
 
     def _partly(self, sent: Fingerprint, piece: Fingerprint) -> tuple[How, str] | None:
@@ -221,7 +221,7 @@ class _Replica:
         for fault in found:
             name = fault.name.partition(" ")[0]
             if name in moved and fault.how in ("different", "reordered", "scaled", "quantised", "partial"):
-                text = f"has rows of other parts of {moved[name]}: the parts of a fused tensor are in another order"
+                text = f"has rows of other parts of {moved[name]}: the parts of a fused tensor are in a different order"
                 yield replace(fault, how="fused-order", text=text)
             else:
                 yield fault

@@ -97,7 +97,7 @@ def spoil(name):
 # These need more than one step's plain data: test_check_batches.py has them.
 ELSEWHERE = {
     *NEED_OTHER_KINDS,
-    "only-drawn-tokens-trained",
+    "only-sampled-tokens-trained",
     "samples-trained-once",
     "padding-is-ignored",
     "response-mask-follows",

@@ -16,7 +16,7 @@ def failed(recording):
 def test_masks_that_are_not_what_the_policy_drew(tmp_path, place):
     data = step_data()
     data["mask"][:, place] = 1 - data["mask"][:, place]
-    assert "only-drawn-tokens-trained" in failed(write(tmp_path, data))
+    assert "only-sampled-tokens-trained" in failed(write(tmp_path, data))
 
 
 def test_a_sample_that_is_trained_twice_and_one_that_is_not(tmp_path):

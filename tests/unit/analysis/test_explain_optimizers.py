@@ -43,9 +43,9 @@ def test_an_optimizer_is_told_from_gradients_and_parameters(settings, clip):
     [
         ("NAdam", {"lr": 0.01, "betas": (0.9, 0.95)}, "NAdam"),
         ("RAdam", {"lr": 0.01}, "RAdam"),
-        ("SGD", {"lr": 0.01, "momentum": 0.9, "nesterov": True}, "gradient descent with Nesterov momentum 0.9"),
-        ("SGD", {"lr": 0.01, "momentum": 0.9, "dampening": 0.5}, "gradient descent with dampened momentum 0.9"),
-        ("SGD", {"lr": 0.01, "momentum": 0.8}, "gradient descent with momentum 0.8"),
+        ("SGD", {"lr": 0.01, "momentum": 0.9, "nesterov": True}, "SGD with Nesterov momentum 0.9"),
+        ("SGD", {"lr": 0.01, "momentum": 0.9, "dampening": 0.5}, "SGD with dampened momentum 0.9"),
+        ("SGD", {"lr": 0.01, "momentum": 0.8}, "SGD with momentum 0.8"),
         ("AdamW", {"lr": 0.01, "clip_value": 0.02}, "elements"),
         ("AdamW", {"lr": 0.01}, "AdamW"),
     ],

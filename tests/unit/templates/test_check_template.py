@@ -163,7 +163,7 @@ def test_pieces_that_join_over_the_border_of_two_turns(examined):
     properties, _ = examined(
         "{% for m in messages %}{{ m.content }}{% endfor %}", [Conversation("joined", tuple(said))], joining
     )
-    assert "cut into other tokens" in properties["history-is-append-only"].why
+    assert "split into different tokens" in properties["history-is-append-only"].why
 
 
 def test_marks_of_the_template_are_held_against_the_turns(examined):

@@ -68,8 +68,8 @@ def test_other_expressions_are_refused_with_a_reason(expression):
         ("(reward > 1", "never closed"),
         ("reward = 1", "use =="),
         ("reward > 1 && length < 3", "use and"),
-        ("group > 3", "a text and a number"),
-        ('reward > "a"', "a text and a number"),
+        ("group > 3", "a string and a number"),
+        ('reward > "a"', "a string and a number"),
     ],
 )
 def test_what_is_wrong_is_told(expression, reason):

@@ -42,7 +42,7 @@ def measured_layout(pid: int) -> MemoryLayout:
     except (OSError, subprocess.SubprocessError) as error:
         raise LayoutError(f"its interpreter could not be started: {type(error).__name__}") from error
     if done.returncode:
-        raise LayoutError(f"its interpreter is not understood: {done.stderr.strip().rpartition(chr(10))[2][:200]}")
+        raise LayoutError(f"its interpreter is not supported: {done.stderr.strip().rpartition(chr(10))[2][:200]}")
     layout: MemoryLayout = json.loads(done.stdout)
     return layout
 
@@ -55,7 +55,7 @@ def _own_source() -> str:
 def measure() -> MemoryLayout:
     """The layout of this interpreter. Raises LayoutError."""
     if sys.maxsize < 2**32 or not getattr(sys, "_is_gil_enabled", lambda: True)():
-        raise LayoutError("only 64-bit builds with a GIL are understood")
+        raise LayoutError("only 64-bit builds with a GIL are supported")
     layout = {"major": sys.version_info[0], "minor": sys.version_info[1]}
     return layout | _runtime() | _objects() | _coroutines() | _threads()
 

@@ -109,7 +109,7 @@ class _Looks:
             reason = str(error)
         except (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error) as error:
             # The process changed while it was read.
-            reason = f"its memory could not be understood ({type(error).__name__})"
+            reason = f"its memory could not be parsed ({type(error).__name__})"
         if not entry.get("threads"):
             threads = spied_threads(pid, self._py_spy, native=self._native)
             if isinstance(threads, str):

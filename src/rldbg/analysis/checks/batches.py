@@ -11,7 +11,7 @@ from rldbg.analysis.checks.base import Check, NotApplicable, StepView, Violation
 from rldbg.core import SampleId, Severity
 
 
-def _only_drawn_tokens_trained(view: StepView) -> Iterable[Violation]:
+def _only_sampled_tokens_trained(view: StepView) -> Iterable[Violation]:
     """Tokens of the prompt or the environment have no policy version and must not be trained on."""
     seen = False
     for sample in view.samples.values():
@@ -114,11 +114,11 @@ def _response_mask_follows(view: StepView) -> Iterable[Violation]:
 
 CHECKS = (
     Check(
-        "only-drawn-tokens-trained",
+        "only-sampled-tokens-trained",
         "exactly the tokens sampled by the policy are trained on",
         "the loss mask covers prompt or environment tokens, or excludes tokens of the policy",
         ("look at the sample token by token: rldbg show RUN --sample GROUP/RUN", "fix how the loss mask is built"),
-        _only_drawn_tokens_trained,
+        _only_sampled_tokens_trained,
     ),
     Check(
         "samples-trained-once",

@@ -32,7 +32,7 @@ def _agrees(view: StepView) -> Iterable[Violation]:
         )
     elif found.weight_gap.max() > _WEIGHT_GAP:
         layer = int(found.weight_gap.argmax())
-        text = f"the experts agree, and their weights differ by up to {found.weight_gap[layer]:.3g}"
+        text = f"the experts agree, but their weights differ by up to {found.weight_gap[layer]:.3g}"
         yield Violation(f"{place} layer {layer}", (text,))
 
 
@@ -50,7 +50,7 @@ CHECKS = (
     Check(
         "routing-agrees",
         "engine and trainer choose the same experts",
-        "tokens go through other experts in the engine than in training: other router weights, bias or precision",
+        "tokens go through different experts in the engine and in training: other router weights, bias or precision",
         ("replay the engine's choices in the trainer", "compute the router in float32 on both sides"),
         _agrees,
         Severity.WARNING,

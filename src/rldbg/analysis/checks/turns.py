@@ -21,8 +21,8 @@ def _append_only(view: StepView) -> Iterable[Violation]:
         number = rewritten_turn(view.samples[sample], turns)
         if number is not None:
             asked = turns[number - 1].prompt_tokens
-            text = f"in turn {number} the engine was asked with {asked} tokens"
-            text += ", and the trained sequence does not begin with them"
+            text = f"in turn {number} the engine was given a prompt of {asked} tokens"
+            text += ", which the trained sequence does not begin with"
             yield Violation(f"step {view.step} sample {sample}", (text,))
 
 
@@ -63,7 +63,7 @@ def _drawn(sample: SampleTokens, turns: list[TurnRequest]) -> np.ndarray | None:
 CHECKS = (
     Check(
         "history-is-append-only",
-        "trained tokens begin with what the engine was asked in each turn",
+        "trained tokens begin with the engine's prompt in each turn",
         "the history was rendered again: a template dropped or rewrote earlier turns, or text was tokenised again",
         (
             "train on the tokens of the rollout itself",

@@ -52,7 +52,7 @@ CHECKS = (
     Check(
         "advantages-follow-values",
         "advantages follow from the critic's values and returns",
-        "a return is its value plus the advantage, up to one shift and scale of all: values of other tokens, "
+        "a return is its value plus the advantage, up to one shift and scale of all: values of different tokens, "
         "a different mask, or advantages changed in between",
         ("look at the named token: rldbg show RUN --step N --sample GROUP/RUN",),
         _advantages_follow_values,

@@ -20,7 +20,7 @@ CHECKS = (
     Check(
         "engine-holds-what-was-sent",
         "each engine replica holds the weights that the trainer sent",
-        "a replica generates with other weights than the trainer believes: a tensor was lost, changed or misplaced",
+        "a replica's weights are not those that the trainer sent: a tensor was lost, changed or misplaced",
         ("look at the tensor's name in `rldbg weights map RUN`", "check the loader of this tensor in the engine"),
         _held_is_sent,
         of_weights=True,

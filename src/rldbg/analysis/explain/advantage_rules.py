@@ -182,7 +182,7 @@ def shapes(scored: Scored) -> Iterator[tuple[str, np.ndarray]]:
         yield f"clipped from below at {bound:.4g}", np.maximum(rewards, bound)
     for low, high in itertools.combinations(bounds, 2):
         yield f"clipped to [{low:.4g}, {high:.4g}]", np.clip(rewards, low, high)
-    yield "that are above 0 or not", (rewards > 0).astype(np.float64)
+    yield "reduced to 1 where above 0, else 0", (rewards > 0).astype(np.float64)
     for name, term in terms_of(scored.samples):
         for factor in _FACTORS:
             yield f"plus {factor:g} times {name}", rewards + factor * term

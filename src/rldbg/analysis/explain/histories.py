@@ -17,7 +17,7 @@ def history_rewritten(evidence: Evidence) -> Iterator[Explanation]:
         if mine and other is not None and not other:
             turn, count = min(mine), sum(mine.values())
             text = (
-                f"in {count} samples of {label} the trained tokens are not those that the engine was asked with, from "
+                f"in {count} samples of {label} the trained tokens are not the prompt that the engine was given, from "
                 f"turn {turn} on: the history was rendered or tokenised again"
             )
             yield Explanation("history-rewritten", text, parameters={"side": label, "turn": turn, "samples": count})

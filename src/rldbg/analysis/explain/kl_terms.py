@@ -146,8 +146,8 @@ KL_FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "k1 (log ratio)": lambda gap: gap,
     "k2 (half the squared log ratio)": lambda gap: gap**2 / 2,
     "k3 (ratio - 1 - log ratio)": lambda gap: np.expm1(-gap) + gap,
-    "k3 with policy and reference exchanged": lambda gap: np.expm1(gap) - gap,
+    "k3 with policy and reference swapped": lambda gap: np.expm1(gap) - gap,
     "the squared log ratio": lambda gap: gap**2,
     "the absolute log ratio": np.abs,
-    "k1 with policy and reference exchanged": lambda gap: -gap,
+    "k1 with policy and reference swapped": lambda gap: -gap,
 }

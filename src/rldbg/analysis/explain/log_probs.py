@@ -349,7 +349,7 @@ def ratio_always_one(evidence: Evidence) -> Iterator[Explanation]:
             yield Explanation("ratio-always-one", text, parameters=facts)
         else:
             where = "; ".join(f"epoch {epoch}, mini-batch {mini}" for epoch, mini in ones)
-            text = f"{label}'s old log probs are those of the same pass at {where}: they were computed anew there"
+            text = f"{label}'s old log probs are those of the same pass at {where}: they were recomputed there"
             yield Explanation("old-log-probs-renewed", text, parameters=facts)
 
 
@@ -392,7 +392,7 @@ def reference_differs(evidence: Evidence) -> Iterator[Explanation]:
     if not differs(evidence, "log_probs") and not differs(evidence, "entropy"):
         text = (
             "only the reference's log probs differ, those of the policy agree: a different reference model, or its log "
-            "probs at the wrong places"
+            "probs at the wrong positions"
         )
         yield Explanation("reference-differs", text)
 

@@ -50,7 +50,8 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
             gap = largest(numbers - made)
             if gap <= noise < largest(left):
                 most = "" if bound == np.inf else f", at most {bound:g}"
-                text = f"from log probs and rewards: {label} weights each token's loss by old over rollout{most}"
+                weights = f"by the ratio of old to rollout probability{most}"
+                text = f"from log probs and rewards: {label} weights each token's loss {weights}"
                 shown = Recomputed(numbers - left, numbers, made, _names(label))
                 facts = {"side": label, "bound": bound}
                 yield Explanation("loss-weighted-by-rollout", text, gap, noise, facts, recomputed=shown)

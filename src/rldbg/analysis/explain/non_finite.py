@@ -61,7 +61,7 @@ def _one_side(what: str, a: np.ndarray, b: np.ndarray) -> Iterator[Explanation]:
         odd = ~np.isfinite(wrong)
         if not odd.any() or not np.isfinite(right[odd]).all():
             continue
-        kinds = [name for name, rule in (("not numbers", np.isnan), ("infinite", np.isinf)) if rule(wrong).any()]
+        kinds = [name for name, rule in (("NaN", np.isnan), ("infinite", np.isinf)) if rule(wrong).any()]
         text = f"{label}'s {what} are {' or '.join(kinds)} at {int(odd.sum())} places where the other side has numbers"
         rest = wrong[~odd]
         if rest.size and rest.any() and not np.array_equal(right[~odd], round_to(right[~odd], 11)):

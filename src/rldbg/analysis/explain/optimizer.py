@@ -81,7 +81,7 @@ def _started_anew(evidence: Evidence, known: list[Optimizer], label: str) -> lis
     if not late or len(rule.resets) == len(history.gradients) - 1:
         return []
     where = ", ".join(f"step {step} epoch {epoch} mini-batch {mini}" for step, (epoch, mini) in late[:3])
-    text = f"{label}'s optimizer starts anew, without its moments, before the update of {where}"
+    text = f"{label}'s optimizer state was reset before the update of {where}"
     facts = {"side": label, "updates": [[step, *update] for step, update in late]}
     return [Explanation("optimizer-reset", text, found.residual, found.noise, facts, together="optimizer")]
 
@@ -171,13 +171,13 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         words = {False: "kept from step to step", True: "reset every step"}
         yield "optimizer-reset", "the optimizer's moments are", words[one.restarts], words[other.restarts]
     if one.corrects != other.corrects:
-        words = {True: "right", False: "left out"}
-        text = "Adam's correction for the start of its moments is"
+        words = {True: "right", False: "missing"}
+        text = "Adam's bias correction is"
         yield "optimizer-bias-correction", text, words[one.corrects], words[other.corrects]
     ratios = [two / one for one, two in zip(a.rates, b.rates, strict=False) if one]
     count = _other_count(ratios, one.betas) if one.kind == ADAM and one.betas == other.betas else None
     if count is not None:
-        yield "optimizer-bias-correction", "Adam's correction for the start of its moments is", count[0], count[1]
+        yield "optimizer-bias-correction", "Adam's bias correction is", count[0], count[1]
     elif ratios and max(abs(ratio - 1) for ratio in ratios) > 0.02:
         first = next(place for place, ratio in enumerate(ratios) if abs(ratio - 1) > 0.02)
         yield "learning-rate", "the learning rate is", a.rates[first], b.rates[first]
@@ -207,7 +207,7 @@ def _may_be_clipped_alike(one: Optimizer, other: Optimizer) -> bool:
 
 
 def _kind(rule: OptimizerRule) -> str:
-    """What an optimizer is called: Adam without a first moment and without corrections for the start is RMSprop."""
+    """What an optimizer is called: Adam without a first moment and without bias correction is RMSprop."""
     return f"RMSprop (smoothing {rule.betas[1]:g})" if not rule.corrects and rule.betas[0] == 0 else rule.kind
 
 
@@ -225,10 +225,10 @@ def _other_count(ratios: list[float], betas: tuple[float, float]) -> tuple[str, 
         return float(np.sqrt(1 - betas[1] ** count) / (1 - betas[0] ** count))
 
     counts = {
-        "left out": [1.0] * len(ratios),
-        "by twice the step count": [factor(2 * t) for t in range(2, len(ratios) + 2)],
-        "by a count that is one ahead": [factor(t + 1) for t in range(2, len(ratios) + 2)],
-        "by a count that stays at 1": [factor(1)] * len(ratios),
+        "missing": [1.0] * len(ratios),
+        "computed with twice the step count": [factor(2 * t) for t in range(2, len(ratios) + 2)],
+        "computed with a step count that is one ahead": [factor(t + 1) for t in range(2, len(ratios) + 2)],
+        "computed with a step count that stays at 1": [factor(1)] * len(ratios),
     }
     right = np.asarray([factor(t) for t in range(2, len(ratios) + 2)])
     for text, made in counts.items():

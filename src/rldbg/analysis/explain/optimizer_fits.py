@@ -33,8 +33,8 @@ _SECOND_BETAS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 EPSILONS = (1e-8, 1e-6, 1e-5, 1e-4)
 KINDS: tuple[tuple[str, tuple[float, float], tuple[float, ...]], ...] = (
     *((ADAM, betas, EPSILONS) for betas in BETAS),
-    ("plain gradient descent", (0.0, 0.0), (0.0,)),
-    ("gradient descent with momentum 0.9", (0.9, 0.0), (0.0,)),
+    ("SGD", (0.0, 0.0), (0.0,)),
+    ("SGD with momentum 0.9", (0.9, 0.0), (0.0,)),
 )
 _UNCORRECTED = (
     *((ADAM, betas, EPSILONS) for betas in BETAS),
@@ -48,7 +48,7 @@ _RARE = (
     *((LION, betas, (0.0,)) for betas in ((0.9, 0.99), (0.95, 0.98))),
     *((f"{NESTEROV} momentum {beta:g}", (beta, 0.0), (0.0,)) for beta in (0.5, 0.8, 0.9, 0.95, 0.99)),
     *((f"{DAMPENED} momentum {beta:g}", (beta, 0.0), (0.0,)) for beta in (0.9,)),
-    *((f"gradient descent with momentum {beta:g}", (beta, 0.0), (0.0,)) for beta in (0.5, 0.8, 0.95, 0.99)),
+    *((f"SGD with momentum {beta:g}", (beta, 0.0), (0.0,)) for beta in (0.5, 0.8, 0.95, 0.99)),
 )
 _COUPLED = (0.1, 0.05, 0.02, 0.01, 0.005, 0.001)
 _REFINEMENTS = 5

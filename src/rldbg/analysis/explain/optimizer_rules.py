@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-ADAM, AMSGRAD = "AdamW", "AdamW that divides by its largest moments (AMSGrad)"
+ADAM, AMSGRAD = "AdamW", "AMSGrad (AdamW with the maximum of its second moments)"
 NADAM, RADAM, LION = "NAdam", "RAdam", "Lion"
-NESTEROV, DAMPENED = "gradient descent with Nesterov", "gradient descent with dampened"
+NESTEROV, DAMPENED = "SGD with Nesterov", "SGD with dampened"
 _ADAPTIVE = frozenset({ADAM, AMSGRAD, NADAM, RADAM, LION})
 # RAdam takes plain steps until its second moment is a mean of so many gradients.
 _FEWEST_FOR_VARIANCE = 5.0

@@ -116,8 +116,8 @@ def of_some(evidence: Evidence) -> Iterator[Explanation]:
         f"that end with token {ends[0]}": last == ends[0],
         f"that do not end with token {ends[1]}": last != ends[1],
     }
-    parts["of the largest length"] = lengths == lengths.max()
-    parts["below the largest length"] = lengths < lengths.max()
+    parts["of the maximum length"] = lengths == lengths.max()
+    parts["shorter than the maximum"] = lengths < lengths.max()
     # That a part of so many samples is the one that differs by chance, for each part that was tried.
     chance = len(parts) / math.comb(len(gap), int(apart.sum()))
     fitting = [what for what, chosen in parts.items() if np.array_equal(chosen, apart)]

@@ -28,7 +28,7 @@ def _fault(found: RouteAgreement) -> tuple[str, str] | None:
     for layer, (sets, order, gap) in enumerate(zip(found.sets, found.order, found.weight_gap, strict=True)):
         if sets < _EQUAL:
             shares = ", ".join(f"{share:.1%}" for share in found.sets)
-            return "routing-differs", f"chooses other experts than its trainer from layer {layer} on (equal: {shares})"
+            return "routing-differs", f"does not choose its trainer's experts from layer {layer} on (equal: {shares})"
         if order < _EQUAL or gap > _SAME_WEIGHTS:
             return "routing-weights", f"weighs the same experts differently from layer {layer} on, by up to {gap:.3g}"
     return None

@@ -69,7 +69,7 @@ def other_choice(evidence: Evidence) -> Iterator[Explanation]:
     label, likelier = ("B", steps > 0) if (steps > 0).sum() >= (steps < 0).sum() else ("A", steps < 0)
     text = (
         f"{equal} samples are equal where different random numbers would leave {expected:.0f}, and the log probs of "
-        f"all tokens both sampled are the same: the same random numbers choose other tokens{where}"
+        f"all tokens both sampled are the same: the same random numbers choose different tokens{where}"
     )
     avoiding = _avoids_repetition(evidence)
     if avoiding is not None:

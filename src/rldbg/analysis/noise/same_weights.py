@@ -59,7 +59,7 @@ def odd_passes(evidence: Evidence) -> Iterator[Certain]:
     for name in names:
         counts = [found.get(name, 0) for found in holes]
         if max(counts) >= _FEWEST_HOLES and not min(counts):
-            said = [f"0 at {count} tokens of which another pass of the same weights is not sure" for count in counts]
+            said = [f"0 at {count} tokens where another pass with the same weights is not" for count in counts]
             yield Certain(*_PASSES[name], evidence.step, a=said[0], b=said[1])
             return
     sides = [_within(side, names) for side in evidence.both]
@@ -74,7 +74,7 @@ def odd_passes(evidence: Evidence) -> Iterator[Certain]:
 
 
 def _said(gaps: np.ndarray) -> str:
-    return f"passes of the same weights {np.abs(gaps).mean():.2g} apart"
+    return f"passes with the same weights differ by {np.abs(gaps).mean():.2g} on average"
 
 
 def _is_odd(mine: np.ndarray, other: np.ndarray, noise: float) -> bool:

@@ -20,7 +20,7 @@ def messages_of(system: Any, messages: Any) -> list[ChatMessage]:
         if role not in ("user", "assistant", "system"):
             raise RequestError(f"a message has the role {role!r:.40}; it must be user or assistant")
         if content is not None and not isinstance(content, str | list):
-            raise RequestError("content must be a text or a list of blocks")
+            raise RequestError("content must be a string or a list of blocks")
         for block in [{"type": "text", "text": content}] if isinstance(content, str) else content or []:
             _add(turns, role, block)
     return turns.messages

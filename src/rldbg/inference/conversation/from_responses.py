@@ -14,7 +14,7 @@ def messages_of(instructions: Any, items: Any, before: list[ChatMessage]) -> lis
     """The conversation so far. `before` is what a stored response had; its instructions are not taken over."""
     turns = Turns()
     if instructions is not None and not isinstance(instructions, str):
-        raise RequestError("instructions must be a text")
+        raise RequestError("instructions must be a string")
     if instructions:
         turns.say("system", instructions)
     turns.messages += [dict(message) for message in before]
@@ -22,7 +22,7 @@ def messages_of(instructions: Any, items: Any, before: list[ChatMessage]) -> lis
         turns.say("user", items)
         return turns.messages
     if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
-        raise RequestError("input must be a text or a list of items")
+        raise RequestError("input must be a string or a list of items")
     for item in items:
         _add(turns, item)
     return turns.messages

@@ -16,7 +16,7 @@ def text_of(content: Any, *kinds: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise RequestError("the content of a message must be a text or a list of parts")
+        raise RequestError("the content of a message must be a string or a list of parts")
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") not in kinds:
             kind = part.get("type") if isinstance(part, Mapping) else part

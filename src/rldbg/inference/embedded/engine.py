@@ -163,7 +163,7 @@ class EmbeddedBackend:
         try:
             self._loop.call_soon_threadsafe(_deliver, news)
         except RuntimeError:
-            _log.info("%d answers were dropped: the server has ended", len(news))
+            _log.info("%d answers were dropped: the server has stopped", len(news))
 
     def _abort(self, job_id: str | None, with_samples: bool = False) -> None:
         """`with_samples` means every sample of a request: they are named after it, name-1, name-2 ..."""

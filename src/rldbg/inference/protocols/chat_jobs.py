@@ -52,7 +52,7 @@ def chat_prompt(backend: Backend, chat: Chat) -> ChatPrompt:
         if not schemas:
             raise RequestError("tool_choice asks for a call, but there are no tools")
         if constraint is not None:
-            raise RequestError("a forced tool_choice and a format of the answer contradict each other")
+            raise RequestError("a forced tool_choice and a response format are mutually exclusive")
         wanted = {name: schemas[name] for name in ([chat.choice.name] if chat.choice.name else schemas)}
         constraint = Constraint("lark", forced_call(family, wanted, text.added))
     marks = reasoning_marks(text.template) if chat.separates_reasoning else None

@@ -16,7 +16,7 @@ def constraint_of(fields: Fields) -> Constraint | None:
     """The constraint of a request, by whichever field asks for it."""
     asked = [(name, found) for name, read in _FIELDS.items() if (found := read(fields.raw(name), name)) is not None]
     if len(asked) > 1:
-        raise RequestError(f"{' and '.join(name for name, _ in asked)} contradict each other: send one of them")
+        raise RequestError(f"{' and '.join(name for name, _ in asked)} are mutually exclusive: send one of them")
     return asked[0][1] if asked else None
 
 
@@ -58,7 +58,7 @@ def _grammar(value: Any, name: str) -> Constraint | None:
 
 def _empty(value: Any, name: str) -> bool:
     if not isinstance(value, str | None):
-        raise RequestError(f"{name} must be a text")
+        raise RequestError(f"{name} must be a string")
     return not value
 
 
@@ -66,7 +66,7 @@ def _choice(value: Any, name: str) -> Constraint | None:
     if not value:
         return None
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise RequestError(f"{name} must be a list of texts")
+        raise RequestError(f"{name} must be a list of strings")
     return Constraint("choice", json.dumps(value))
 
 

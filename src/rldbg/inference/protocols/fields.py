@@ -32,7 +32,7 @@ class Fields:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self._wrong(name, f"a whole number from {least} to {most}")
+            raise self._wrong(name, f"an integer from {least} to {most}")
         return value
 
     def number(self, name: str, default: float, *, least: float, most: float) -> float:
@@ -49,13 +49,13 @@ class Fields:
         return self._checked(name, default, lambda value: isinstance(value, bool), "true or false")
 
     def text(self, name: str, default: str = "") -> str:
-        return self._checked(name, default, lambda value: isinstance(value, str), "a text")
+        return self._checked(name, default, lambda value: isinstance(value, str), "a string")
 
     def optional_text(self, name: str) -> str | None:
         """A text or a number, as text."""
         value = self._body.get(name)
         if isinstance(value, bool) or not isinstance(value, str | int | None):
-            raise self._wrong(name, "a text")
+            raise self._wrong(name, "a string")
         return None if value is None else str(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class Fields:
         value = self._body.get(name)
         items = [] if value is None else [value] if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise self._wrong(name, "a text or a list of texts")
+            raise self._wrong(name, "a string or a list of strings")
         return tuple(item for item in items if item)
 
     def tokens(self, name: str) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def seed_of(fields: Fields, name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name} is {str(value)[:80]!r}; it must be a whole number")
+        raise RequestError(f"{name} is {str(value)[:80]!r}; it must be an integer")
     return value & _SEED_BITS
 
 

@@ -78,7 +78,7 @@ class OpenAi:
         fields = await fields_of(request)
         prompts = self._prompts(fields)
         if fields.flag("stream") and fields.flag("echo") and fields.has("logprobs"):
-            raise RequestError("echo with logprobs is not supported in a stream; leave out one of the three")
+            raise RequestError("echo with logprobs is not supported with stream; remove one of the three")
         limit = fields.integer("max_tokens", _DEFAULT_TOKENS)
         count = top_count(fields, "logprobs")
         jobs = self._jobs(fields, prompts, limit, count, "cmpl-")
@@ -158,7 +158,7 @@ class OpenAi:
                 return [(tuple(encode(item)), item) for item in prompt]
             if all(is_tokens(item) for item in prompt):
                 return [(tuple(item), None) for item in prompt]
-        raise RequestError("prompt must be a text, a list of texts, a list of token ids or a list of such lists")
+        raise RequestError("prompt must be a string, a list of strings, a list of token ids or a list of such lists")
 
     def _jobs(
         self,
@@ -209,7 +209,7 @@ def _ending(fields: Fields) -> Ending:
     """vLLM's two fields: a prefilled answer is continued, or no assistant's turn is begun."""
     continues, begins = fields.flag("continue_final_message"), fields.flag("add_generation_prompt", True)
     if continues and begins and fields.has("add_generation_prompt"):
-        raise RequestError("continue_final_message and add_generation_prompt contradict each other")
+        raise RequestError("continue_final_message and add_generation_prompt are mutually exclusive")
     return "continue" if continues else "answer" if begins else "none"
 
 

@@ -63,7 +63,7 @@ class SglangGeneration:
             return [(tuple(row), None) for row in rows]
         texts = [text] if isinstance(text, str) else text
         if not isinstance(texts, list) or not texts or not all(isinstance(item, str) for item in texts):
-            raise RequestError("text must be a text or a list of texts")
+            raise RequestError("text must be a string or a list of strings")
         return [(tuple(self._backend.card.text.encode(item)), item) for item in texts]
 
     def _jobs(self, fields: Fields, prompt: tuple[tuple[int, ...], str | None], number: int) -> list[GenerationJob]:
@@ -77,7 +77,7 @@ class SglangGeneration:
         rids = fields.raw("rid")
         rid = rids[number] if isinstance(rids, list) and number < len(rids) else rids
         if rid is not None and not isinstance(rid, str):
-            raise RequestError("rid must be a text")
+            raise RequestError("rid must be a string")
         start = fields.integer("logprob_start_len", -1, least=-1) if self._backend.card.scores_prompts else -1
         job = GenerationJob(
             id=rid or new_id(""),

@@ -172,7 +172,7 @@ class SglangControl:
         if not fields.has("safetensors"):
             parts = fields.raw("serialized_named_tensors")
             if not isinstance(parts, list):
-                raise RequestError("serialized_named_tensors must be a list of base64 texts")
+                raise RequestError("serialized_named_tensors must be a list of base64 strings")
             tensors = await asyncio.to_thread(named_tensors, parts, load_format)
             return Json(_updated(await self._loaded(tensors, label)))
         try:

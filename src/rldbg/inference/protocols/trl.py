@@ -48,7 +48,7 @@ class Trl:
         fields = await fields_of(request)
         prompts = fields.raw("prompts")
         if not isinstance(prompts, list) or not prompts:
-            raise RequestError("prompts must be a list of texts or of lists of token ids")
+            raise RequestError("prompts must be a list of strings or of lists of token ids")
         rows = [self._tokens(prompt) for prompt in prompts]
         return await self._answer(request, fields, rows)
 
@@ -122,7 +122,7 @@ class Trl:
             return tuple(self._backend.card.text.encode(prompt))
         if is_tokens(prompt):
             return tuple(prompt)
-        raise RequestError("prompts must be a list of texts or of lists of token ids")
+        raise RequestError("prompts must be a list of strings or of lists of token ids")
 
 
 def _scored(rows: Sequence[Sequence[Sequence[tuple[int, float | None]]]]) -> dict[str, Any]:

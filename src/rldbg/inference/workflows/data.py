@@ -46,7 +46,9 @@ def load_rows(source: str, *, limit: int | None = None) -> list[DataRow]:
     seen: dict[str, str] = {}
     for number, (where, item) in enumerate(islice(items, limit if limit is not None else _MOST_ROWS + 1)):
         if number == _MOST_ROWS:
-            raise UsageError(f"{source} has more than {_MOST_ROWS} rows, or is endless", "choose how many with --limit")
+            raise UsageError(
+                f"{source} has more than {_MOST_ROWS} rows, or is infinite", "choose how many with --limit"
+            )
         row = _row(number, item, where)
         if row.group_id in seen:
             raise UsageError(
@@ -77,7 +79,7 @@ def _row(number: int, item: Any, where: str) -> DataRow:
         item = {"prompt": item}
     if not isinstance(item, Mapping):
         raise UsageError(
-            f"{where} is a {type(item).__name__}, not a row", 'a row is a mapping: {"prompt": "...", ...}, or a text'
+            f"{where} is a {type(item).__name__}, not a row", 'a row is a mapping: {"prompt": "...", ...}, or a string'
         )
     group = next((item[key] for key in ("group_id", "uid") if item.get(key) is not None), number)
     return DataRow(number, str(group), item)

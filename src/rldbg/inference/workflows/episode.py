@@ -147,7 +147,7 @@ def as_tokens(prompt: Any) -> list[int]:
     whole = isinstance(values, list | tuple) and all(isinstance(v, int) and not isinstance(v, bool) for v in values)
     if not whole or not values:
         raise UsageError(
-            f"a prompt is a text, token ids or chat messages, not {prompt!r:.120}", "pass one of these to generate"
+            f"a prompt is a string, token ids or chat messages, not {prompt!r:.120}", "pass one of these to generate"
         )
     return list(values)
 

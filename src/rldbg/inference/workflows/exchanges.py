@@ -88,7 +88,7 @@ class RecordedExchanges:
             raise ReplayDiverged(
                 f"request {number} of sample {sample} differs from the recorded one at {place}: "
                 f"{then!r:.150} was asked, now {now!r:.150}",
-                "everything before this request is as it was; look at what the workflow did since the one before",
+                "all earlier requests are equal; look at what the workflow did after the previous one",
             )
         if (failed := entry.get("error")) is not None:
             kind = ServerRefusal if failed["status"] else UnreachableError

@@ -14,7 +14,7 @@ from rldbg.trainer.zoo.bug import Bug, bug
 
 @bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_without_std(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
-    """The division by the group's standard deviation is lost."""
+    """Advantages are not divided by the group's standard deviation."""
     return original(rewards, groups, **(options | {"scale_by_std": False}))
 
 
@@ -34,14 +34,14 @@ def advantage_leaves_one_out(original: Any, rewards: Any, groups: Any, **options
 
 @bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_population_std(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
-    """numpy's standard deviation (of a population) in the place of torch's (of a sample)."""
+    """numpy's standard deviation (ddof=0) is used instead of torch's (ddof=1)."""
     sizes = (groups[:, None] == groups[None, :]).sum(1)
     return (original(rewards, groups, **options) * np.sqrt(sizes / np.maximum(sizes - 1, 1))).astype(rewards.dtype)
 
 
 @bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation")
 def advantage_groups_mixed(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
-    """Samples lie group by group, and are grouped as if they lay round by round."""
+    """Samples are stored group by group, but are grouped as if they were interleaved."""
     return original(rewards, np.arange(len(groups)) % (int(groups.max()) + 1), **options)
 
 
@@ -78,7 +78,7 @@ def advantage_clipped(original: Any, *arguments: Any, **options: Any) -> Any:
 
 @bug(targets.PREPARE, stage="advantage", cause="advantage-normalisation", late=True)
 def advantage_epsilon_of_one(original: Any, trajectories: Any, algorithm: Any, **options: Any) -> Any:
-    """The epsilon beside the standard deviation is 1 instead of 1e-6."""
+    """The epsilon added to the standard deviation is 1 instead of 1e-6."""
     return original(trajectories, replace(algorithm, epsilon=1.0), **options)
 
 
@@ -90,7 +90,7 @@ def advantage_is_the_reward(_original: Any, rewards: Any, _groups: Any, **_optio
 
 @bug(targets.MICRO_BATCHES, stage="advantage", cause="discount", late=True)
 def advantage_discounted(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-    """A discount of 0.95 per token, left over from games."""
+    """Advantages are discounted by 0.95 per token."""
     import torch
 
     for micro in original(*arguments, **options):
@@ -100,7 +100,7 @@ def advantage_discounted(original: Any, *arguments: Any, **options: Any) -> Iter
 
 @bug(targets.MICRO_BATCHES, stage="advantage", cause="divided-by-length", late=True)
 def advantage_divided_by_length(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-    """A sample's advantage is spread over its tokens, and the loss takes a mean once more."""
+    """A sample's advantage is divided by its number of tokens, and the loss takes a mean as well."""
     for micro in original(*arguments, **options):
         yield replace(micro, advantages=micro.advantages / micro.batch.response_mask.sum(1, keepdim=True))
 
@@ -114,13 +114,13 @@ def only_positive_advantages(original: Any, *arguments: Any, **options: Any) -> 
 
 @bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation", late=True)
 def advantage_groups_off_by_one(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
-    """Groups are cut one sample late, so each takes its last member from the next."""
+    """Group boundaries are one sample late, so each group takes its last member from the next."""
     return original(rewards, np.roll(groups, 1), **options)
 
 
 @bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation", late=True)
 def advantage_epsilon_in_the_root(original: Any, rewards: Any, groups: Any, **options: Any) -> Any:
-    """A guard of 0.05 is added to the variance instead of a small one to the standard deviation."""
+    """An epsilon of 0.05 is added to the variance instead of a small one to the standard deviation."""
     centred = original(rewards, groups, **(options | {"scale_by_std": False}))
     same = groups[:, None] == groups[None, :]
     variance = (same * centred[None, :] ** 2).sum(1) / np.maximum(same.sum(1) - 1, 1)
@@ -144,7 +144,7 @@ def advantage_above_the_best(original: Any, rewards: Any, groups: Any, **options
 
 @bug(targets.TRAIN_MICRO, stage="advantage", cause="term-in-advantage", late=True)
 def kl_in_the_advantage(original: Any, model: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
-    """The KL to the reference is taken off the advantage of each token, and is a term of the loss as well."""
+    """The KL to the reference is subtracted from the advantage of each token, and is a term of the loss as well."""
     penalty = 0.2 * (micro.old_log_probs - micro.reference_log_probs)
     micro.advantages.sub_(penalty)
     return original(model, micro, *arguments, **options)

@@ -27,7 +27,7 @@ def every_second_sync_skipped(original: Any, sampler: Sampler, weights: Any, pol
 
 @bug(_LOAD, stage="trajectory", cause="policy-version", overrides=LONGER, late=True)
 def engine_two_versions_behind(original: Any, sampler: Any, weights: Any, policy_version: int) -> None:
-    """Weights wait in a queue of two before the engine loads them, with their own version."""
+    """The engine loads weights two versions late, and reports their own version."""
     queue = sampler.__dict__.setdefault("queue", [])
     queue.append(({name: value.clone() for name, value in weights.items()}, policy_version))
     original(sampler, *queue[max(len(queue) - 3, 0)])
@@ -62,7 +62,7 @@ def version_stamped_one_early(original: Any, conversation: Any, generation: Any)
     late=True,
 )
 def partial_rollouts_keep_old_weights(original: Any, sampler: Any, requests: Any, **options: Any) -> Any:
-    """Conversations that are resumed after a sync go on with the weights they started with, under the new version."""
+    """Conversations resumed after a sync continue with the weights they started with, under the new version."""
     now = {name: value.clone() for name, value in sampler._model.state_dict().items()}
     kept = sampler.__dict__.setdefault("kept", now)
     if not requests or not requests[0].position:
@@ -112,7 +112,7 @@ def every_step_shares_random_numbers(original: Any, seed: int, step: int, sample
 
 @bug("rldbg.trainer.rollout.RolloutWorker.run", stage="trajectory", cause="samples-duplicated", late=True)
 def retried_samples_returned_twice(original: Any, worker: Any, step: int, tasks: Any) -> Any:
-    """A retry returns the sample of the request before in the place of its own."""
+    """A retry returns the previous request's sample instead of its own."""
     made = original(worker, step, tasks)
     return [
         replace(made[row - 1], sample=item.sample) if item.sample.run_id == 3 else item for row, item in enumerate(made)

@@ -43,7 +43,7 @@ def thinking_dropped_from_history(original: Any, worker: Any, conversations: Any
 
 @bug(_TURN, stage="trajectory", cause="history-rewritten", overrides=_TURNS, late=True)
 def retokenised_at_turn_three(original: Any, worker: Any, conversations: Any) -> None:
-    """In the third turn the engine gets the history as text, which is tokenised anew with one token merged."""
+    """In the third turn the engine gets the history as text, which is tokenised again with one token merged."""
 
     def rewrite(conversation: Any) -> list[int]:
         if conversation.turns < 2:

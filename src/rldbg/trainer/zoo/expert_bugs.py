@@ -36,7 +36,7 @@ def _with_router(original: Any, sampler: Sampler, requests: Any, options: Any, c
 
 @bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-wrong-expert", overrides=_RECORDED, late=True)
 def one_expert_swapped(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
-    """Two experts change places when the stacked tensor is filled."""
+    """Two experts are swapped when the stacked tensor is filled."""
     swapped = {_EXPERT.format(a, part): weights[_EXPERT.format(1 - a, part)] for a in (0, 1) for part in _PARTS}
     original(sampler, {**weights, **swapped}, policy_version)
 

@@ -28,7 +28,7 @@ def first_token_added_in_the_trainer(original: Any, *arguments: Any, **options: 
 
 @bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="tokens-changed", late=True)
 def end_of_prompt_replaced(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-    """The trainer's chat template ends the prompt with another token than the engine's."""
+    """The trainer's chat template ends the prompt with a different token from the engine's."""
     for micro in original(*arguments, **options):
         ids = micro.batch.input_ids.clone()
         ids[:, -micro.batch.response_width - 1] = 2
@@ -66,7 +66,7 @@ def entropy_over_padding(original: Any, result: Any, micro: Any, algorithm: Any,
 
 @bug(targets.COMPUTE_LOSS, stage="loss", cause="kl-estimator", late=True)
 def kl_clamped(original: Any, result: Any, micro: Any, algorithm: Any, *, denominator: Any) -> Any:
-    """The KL estimate of a token is kept below 0.01."""
+    """The KL estimate of a token is clipped to at most 0.01."""
     import torch
 
     terms = original(result, micro, algorithm, denominator=denominator)
@@ -77,7 +77,7 @@ def kl_clamped(original: Any, result: Any, micro: Any, algorithm: Any, *, denomi
 
 @bug(targets.OPTIMIZER, stage="parameter", cause="optimizer-bias-correction", late=True)
 def bias_correction_missing(original: Any, parameters: Any, settings: Any) -> Any:
-    """Adam's moments are used without the correction for their start at 0."""
+    """Adam's bias correction is missing."""
     return _stepped(
         original(parameters, settings), lambda age, beta1, beta2: (1 - beta1**age) / (1 - beta2**age) ** 0.5
     )

@@ -47,7 +47,7 @@ def old_log_probs_in_bfloat16(original: Any, worker: Any, micro: Any) -> Any:
 
 @bug("rldbg.trainer.learner.in_sample_order", stage="old_log_probs", cause="rows-permuted", needs=("ranks",))
 def old_log_probs_in_rank_order(original: Any, rows: Any, samples: int, recipe: Any) -> Any:
-    """The ranks' answers are put together in rank order, while mini-batches were cut across ranks."""
+    """The ranks' results are concatenated in rank order, but mini-batches were split across ranks."""
     fitting = original(rows, samples, recipe)
     in_rank_order = [row for of_rank in rows for of_mini in of_rank for row in of_mini]
     padded = [np.pad(row, (0, 16)) for row in in_rank_order]
@@ -79,7 +79,7 @@ def old_log_probs_are_the_new_ones(original: Any, model: Any, micro: Any, *argum
 
 @bug(targets.FORWARD, stage="forward", cause="temperature")
 def training_without_temperature(original: Any, model: Any, batch: Any, **options: Any) -> Any:
-    """The training pass does not divide the logits by the temperature the samples were drawn with."""
+    """The training pass does not divide the logits by the temperature the samples were generated with."""
     return original(model, batch, **(options | {"temperature": 1.0}))
 
 
@@ -117,7 +117,7 @@ def positions_start_again(original: Any, *arguments: Any, **options: Any) -> Ite
 
 @bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="padding-side", needs=("padding",))
 def prompts_padded_on_the_right(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-    """Padding stands between prompt and response, so the first response token is predicted from padding."""
+    """There is padding between prompt and response, so the first response token is predicted from padding."""
     for micro in original(*arguments, **options):
         ids, attended = micro.batch.input_ids.clone(), micro.batch.attention_mask.clone()
         prompt = ids.shape[1] - micro.batch.response_width

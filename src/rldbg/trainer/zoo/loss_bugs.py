@@ -133,13 +133,13 @@ def kl_estimator_k2(original: Any, new: Any, reference: Any, _estimator: str) ->
 
 @bug(targets.RATIO, stage="ratio", cause="ratio-linear", late=True)
 def ratio_without_exp(_original: Any, new: Any, old: Any) -> Any:
-    """The first-order expansion of the ratio in its place."""
+    """The ratio is replaced by its first-order expansion."""
     return 1 + new - old
 
 
 @bug(targets.RATIO, stage="ratio", cause="ratio-capped", late=True)
 def ratio_floored(original: Any, new: Any, old: Any) -> Any:
-    """The ratio is kept above 0.9."""
+    """The ratio is clipped to at least 0.9."""
     return original(new, old).clamp(min=0.9)
 
 
@@ -170,7 +170,7 @@ def entropy_coefficient_hundredfold(original: Any, policy: Any, entropy: Any, kl
 
 @bug(targets.KL, stage="loss", cause="kl-estimator", late=True)
 def kl_the_wrong_way_round(original: Any, new: Any, reference: Any, estimator: str) -> Any:
-    """Policy and reference are exchanged in the estimator."""
+    """Policy and reference are swapped in the KL estimator."""
     return original(reference, new, estimator)
 
 
@@ -195,7 +195,7 @@ def ratio_against_the_reference(original: Any, result: Any, micro: Any, *argumen
 
 @bug("rldbg.algorithms.losses.importance_ratio", stage="ratio", cause="ratio-capped", late=True)
 def log_ratio_clamped(_original: Any, new: Any, old: Any) -> Any:
-    """The log ratio is kept within a tenth for safety, before the clip ever sees it."""
+    """The log ratio is clamped to [-0.1, 0.1] before the ratio is clipped."""
     return (new - old).clamp(-0.1, 0.1).exp()
 
 

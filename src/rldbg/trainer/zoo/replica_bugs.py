@@ -24,7 +24,7 @@ def _with_algorithm(original: Any, worker: Any, place: Any, shard: Any, **change
 
 @bug(targets.ACCUMULATE, stage="loss", cause="clip", late=True, needs=_RANKS)
 def one_replica_clips_tighter(original: Any, worker: Any, place: Any, shard: Any) -> Any:
-    """Rank 1 has an older upper bound of the clip, 1.02."""
+    """Rank 1 has an older upper clip bound, 1.02."""
     return _with_algorithm(original, worker, place, shard, clip_high=0.02)
 
 
@@ -54,7 +54,7 @@ def one_replica_moves_its_reference(original: Any, worker: Any, micro: Any) -> A
 
 @bug(targets.ACCUMULATE, stage="forward", cause="samples-repeated", late=True, needs=_RANKS)
 def one_replica_repeats_a_sample(original: Any, worker: Any, place: Any, shard: Any) -> Any:
-    """Rank 1's sampler returns its first sample in the place of its second."""
+    """Rank 1's sampler returns its first sample instead of its second."""
     if worker._rank == 1:
         batch = shard.batch
         order = [0, 0, *range(2, len(batch))]

@@ -19,7 +19,7 @@ def reward_scaled(original: Any, turn: int, right: bool) -> float:
 
 @bug("rldbg.trainer.rollout.RolloutWorker.run", stage="reward", cause="rows-permuted")
 def reward_of_the_neighbour(original: Any, worker: Any, step: int, tasks: Any) -> Any:
-    """Rewards come back in another order than the samples they belong to."""
+    """Rewards come back in a different order from their samples."""
     made = original(worker, step, tasks)
     return [replace(item, reward=other.reward) for item, other in zip(made, [*made[1:], made[0]], strict=True)]
 
@@ -33,7 +33,7 @@ def reward_parser_fails(original: Any, worker: Any, conversation: Any) -> Any:
 
 @bug(targets.FINISH, stage="reward", cause="reward-by-length", late=True)
 def reward_with_length_penalty(original: Any, worker: Any, conversation: Any) -> Any:
-    """Each token costs a tenth of a point, a setting of another experiment."""
+    """A length penalty of 0.1 per token is left on."""
     trajectory = original(worker, conversation)
     return replace(trajectory, reward=trajectory.reward - 0.1 * int(trajectory.loss_mask.sum()))
 

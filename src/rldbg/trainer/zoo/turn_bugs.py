@@ -109,7 +109,7 @@ def start_of_later_answers_not_trained(original: Any, worker: Any, conversation:
 
 @bug(targets.FINISH, stage="trajectory", cause="retokenised", overrides=TURNS, late=True)
 def later_answers_tokenised_again(original: Any, worker: Any, conversation: Any) -> Any:
-    """The text of later answers is tokenised again, and a digit becomes another token than was sampled."""
+    """The text of later answers is tokenised again, and a digit becomes a different token from the one sampled."""
     trajectory = original(worker, conversation)
     tokens = trajectory.tokens.copy()
     digits, letter = worker._tokenizer.encode("0123456789"), worker._tokenizer.encode("a")[0]
@@ -120,7 +120,7 @@ def later_answers_tokenised_again(original: Any, worker: Any, conversation: Any)
 
 @bug(targets.FINISH, stage="trajectory", cause="environment-changed", overrides=TURNS, late=True)
 def tool_text_rendered_differently(original: Any, worker: Any, conversation: Any) -> Any:
-    """The chat template of the trainer renders the tool's text with other spaces than the policy saw."""
+    """The chat template of the trainer renders the tool's text with different spaces from those the policy saw."""
     trajectory = original(worker, conversation)
     space, dot = worker._tokenizer.encode(" .")
     tokens = trajectory.tokens.copy()
@@ -167,7 +167,7 @@ def reward_forgets_the_turn(original: Any, _turn: int, right: bool) -> float:
 
 @bug("rldbg.trainer.rollout.GenerationRequest", stage="trajectory", cause="seed", overrides=TURNS, late=True)
 def random_numbers_start_again(original: Any, prompt: Any, key: int, position: int = 0) -> Any:
-    """Every turn starts its random numbers from the beginning."""
+    """Every turn uses the same random numbers again."""
     return original(prompt, key, position=0)
 
 
@@ -195,7 +195,7 @@ def advantage_discounted_by_turn(original: Any, *arguments: Any, **options: Any)
 
 @bug(targets.MICRO_BATCHES, stage="old_log_probs", cause="positions", overrides=TURNS, late=True)
 def positions_restart_at_tool_text(original: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-    """Position ids skip the tool's text, which was counted apart."""
+    """Position ids skip the tool's text, which was counted separately."""
     for micro in original(*arguments, **options):
         positions, width = micro.batch.position_ids.clone(), micro.batch.response_width
         skipped = ((micro.batch.response_mask == 0).cumsum(1)).clamp(min=0)

@@ -78,7 +78,7 @@ def only_the_first_answer_rewarded(original: Any, worker: Any, conversation: Any
 
 @bug(targets.COMPUTE_LOSS, stage="ratio", cause="ratio-of-turn", overrides=TURNS, late=True)
 def ratio_of_the_turn(original: Any, result: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
-    """The geometric mean of a turn's ratios in the place of each token's."""
+    """The geometric mean of a turn's ratios is used instead of each token's ratio."""
     turns = _turns(micro.batch.response_mask)
     gap = (result.log_probs - micro.old_log_probs) * (turns > 0)
     mean = gap.clone()

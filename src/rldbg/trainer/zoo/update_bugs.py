@@ -19,7 +19,7 @@ def last_micro_batch_dropped(original: Any, batch: Any, **options: Any) -> Itera
 
 @bug(targets.MICRO_BATCHES, stage="forward", cause="samples-repeated")
 def first_micro_batch_twice(original: Any, batch: Any, **options: Any) -> Iterator[Any]:
-    """The iterator is restarted after its first element has been looked at."""
+    """The data iterator is restarted after its first element was read, so that one is trained on twice."""
     micros = list(original(batch, **options))
     yield from [micros[0], *micros] if batch.old_log_probs else micros
 
@@ -32,7 +32,7 @@ def accumulation_divides_again(original: Any, *arguments: Any, **options: Any) -
 
 @bug(targets.SUM, stage="gradient", cause="gradient-scaled", needs=("ranks",))
 def gradients_averaged(original: Any, model: Any, ranks: Any, **options: Any) -> None:
-    """The reduction averages over ranks what was meant to be added up."""
+    """Gradients are averaged over ranks instead of summed."""
     original(model, ranks, **options)
     for parameter in model.parameters():
         if parameter.grad is not None:
@@ -62,7 +62,7 @@ def gradient_clip_missing(original: Any, model: Any, optimizer: Any, *, rate: fl
 
 @bug(targets.APPLY, stage="parameter", cause="learning-rate")
 def learning_rate_tenfold(original: Any, model: Any, optimizer: Any, *, rate: float, max_grad_norm: float) -> Any:
-    """The learning rate of another optimizer."""
+    """The learning rate is that of a different optimizer."""
     return original(model, optimizer, rate=rate * 10, max_grad_norm=max_grad_norm)
 
 
@@ -104,7 +104,7 @@ def update_skipped(original: Any, model: Any, optimizer: Any, **options: Any) ->
 
 @bug(targets.SUM, stage="gradient", cause="gradient-scaled", late=True, needs=("ranks",))
 def gradients_doubled(original: Any, model: Any, ranks: Any, **options: Any) -> None:
-    """Two reductions, of which the second one adds what is the sum already."""
+    """Gradients are all-reduced twice, so they are summed twice."""
     original(model, ranks, **options)
     original(model, ranks, **options)
 
@@ -140,7 +140,7 @@ def gradient_clip_by_a_tenth(original: Any, model: Any, optimizer: Any, *, max_g
 
 @bug(targets.APPLY, stage="parameter", cause="optimizer-kind", late=True)
 def optimizer_is_sgd(original: Any, model: Any, optimizer: Any, *, rate: float, **options: Any) -> Any:
-    """Plain gradient descent instead of Adam."""
+    """SGD instead of Adam."""
     import torch
 
     with torch.no_grad():
@@ -152,7 +152,7 @@ def optimizer_is_sgd(original: Any, model: Any, optimizer: Any, *, rate: float, 
 
 @bug(targets.SUM, stage="gradient", cause="gradient-clipped", late=True)
 def gradients_clipped_by_value(original: Any, model: Any, ranks: Any, **options: Any) -> None:
-    """Each element of the gradient is clipped by itself."""
+    """Each element of the gradient is clipped separately."""
     import torch
 
     original(model, ranks, **options)
@@ -161,7 +161,7 @@ def gradients_clipped_by_value(original: Any, model: Any, ranks: Any, **options:
 
 @bug(targets.SUM, stage="gradient", cause="gradient-scaled-by-tensor", late=True)
 def gradients_clipped_by_tensor(original: Any, model: Any, ranks: Any, **options: Any) -> None:
-    """Each tensor's gradient is clipped to a norm of its own, instead of all to one."""
+    """Gradients are clipped by the norm of each tensor instead of the global norm."""
     import torch
 
     original(model, ranks, **options)

@@ -31,7 +31,7 @@ def one_layer_stale(original: Any, sampler: Sampler, weights: Any, policy_versio
 
 @bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-stale", overrides=_RECORDED, late=True)
 def head_not_synced(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
-    """The engine believes the output head is tied to the embedding and never loads it again."""
+    """The engine treats the output head as tied to the embedding and never reloads it."""
     original(sampler, _stale(sampler, weights, policy_version, "lm_head"), policy_version)
 
 
@@ -72,13 +72,13 @@ def projection_scaled_twice(original: Any, sampler: Sampler, weights: Any, polic
 
 @bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-fused-order", overrides=_RECORDED, late=True)
 def fused_qkv_in_another_order(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
-    """The fused tensor is put together as query, value, key."""
+    """The fused tensor is concatenated as query, value, key."""
     original(sampler, {**weights, _K: weights[_V], _V: weights[_K]}, policy_version)
 
 
 @bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-fused-order", overrides=_RECORDED, late=True)
 def gate_and_up_exchanged(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
-    """The halves of the fused gate and up projection are exchanged."""
+    """The halves of the fused gate and up projection are swapped."""
     original(sampler, {**weights, _GATE: weights[_UP], _UP: weights[_GATE]}, policy_version)
 
 
@@ -111,7 +111,7 @@ def weights_rounded_on_the_way(original: Any, sampler: Sampler, weights: Any, po
 
 @bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-quantised", overrides=_RECORDED, late=True)
 def one_projection_in_eight_bits(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
-    """One projection matches the pattern of what is quantised to 8 bits, by mistake."""
+    """One projection is quantised to 8 bits by mistake: its name matches the pattern."""
     unit = weights[_UP].abs().max() / 127
     original(sampler, {**weights, _UP: (weights[_UP] / unit).round() * unit}, policy_version)
 
@@ -134,7 +134,7 @@ def layers_renumbered(original: Any, sampler: Sampler, weights: Any, policy_vers
 
 @bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-different", overrides=_RECORDED, late=True)
 def embedding_never_loaded(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
-    """The embedding has another name in the trainer and keeps its random start in the engine."""
+    """The embedding has a different name in the trainer and keeps its random initialisation in the engine."""
     name = "model.embed_tokens.weight"
     original(sampler, {**weights, name: sampler.weights()[name].clone()}, policy_version)
 
