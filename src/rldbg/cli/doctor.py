@@ -89,9 +89,11 @@ def _read(
     from rldbg.doctor import SearchIndex, diagnose, job_facts
     from rldbg.doctor.probes import probe_machine
 
-    probes = probe_machine() if (job_facts(paths).is_local if probe is None else probe) else []
+    facts = job_facts(paths)
+    probes = probe_machine() if (facts.is_local if probe is None else probe) else []
+    index = SearchIndex(library, engine)
     with _reading(library, quiet=quiet) as (on_bytes, on_hit):
-        return diagnose(paths, index=SearchIndex(library, engine), probes=probes, on_bytes=on_bytes, on_hit=on_hit)
+        return diagnose(paths, index=index, probes=probes, facts=facts, on_bytes=on_bytes, on_hit=on_hit)
 
 
 def _watched(paths: tuple[str, ...], library: "Library", engine: "EngineName") -> "Diagnosis":

@@ -126,7 +126,8 @@ class ExceptionFamily(_Model):
     """With `asked_last`: an exception whose words say which kind it is has that name; what a framework is given, by
     functions and data of the user, has more to do with it than what an engine is given."""
     beside_only: bool = False
-    """Its name would only repeat the exception: it explains one beside a verdict or an open one, and is no verdict."""
+    """Its name would only repeat the exception: it is a verdict only where a framework raised it, and explains others
+    beside what is said of them."""
     frames: Annotated[int, Field(gt=0)] = 200
     """How many of the innermost frames may be that one."""
     examples: Annotated[list[str], Field(min_length=1)]

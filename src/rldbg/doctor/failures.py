@@ -118,6 +118,9 @@ _INNER_BREAK = re.compile(r"(?:\\{1,4}n|\n)(?:['\"], ['\"])?")
 _RAISED = re.compile(
     r"raise (?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\b(?:\(f?[\"'](?P<message>[^\"'{]{1,300}))?"
 )
+_GARBLED_LINES = 12
+_MIXED_NAMES = re.compile(r"(?:\w*(?:Error|Exception)){2,}\W")
+"""The names of the exceptions of two processes, one in the other."""
 _FRAME_PART = re.compile(r"^\s+\S|^[\s^~]+$")
 
 
@@ -233,7 +236,13 @@ def _traceback(window: LogWindow, place: LogPlace) -> Failure | None:
     if frames:
         kind, message = _shown_last(lines)
         return Failure(kind, message, place, tuple(frames), len(lines), chained=_is_chained(window))
-    return None
+    return _garbled(lines, place)
+
+
+def _garbled(lines: Sequence[Line], place: LogPlace) -> Failure | None:
+    """A traceback into which several processes wrote at once: no frame can be read, but an exception's name can."""
+    said = next((line.text.strip() for line in lines[:_GARBLED_LINES] if _MIXED_NAMES.match(line.text.strip())), None)
+    return Failure(HEADLESS, said[:300], place) if said else None
 
 
 def _shown_last(lines: Sequence[Line]) -> tuple[str, str]:
@@ -269,8 +278,13 @@ def _same_voice(line: Line, other: Line) -> bool:
 
 
 def family_of(failure: Failure, entries: Iterable[KnownFailure]) -> KnownFailure | None:
-    """The first entry whose family an exception belongs to; where it was raised says more than its message."""
-    found = [(entry, family) for entry, family in _families_of(failure, entries) if not family.beside_only]
+    """The first entry whose family an exception belongs to; where it was raised says more than its message.
+
+    In a framework's code the kind of the exception is the name: what it says is proved, whose fault it is is not.
+    """
+    found = _families_of(failure, entries)
+    if not any(family.yields for _entry, family in found):
+        found = [(entry, family) for entry, family in found if not family.beside_only]
     return next((entry for entry, family in found if not family.yields), found[0][0] if found else None)
 
 

@@ -14,7 +14,7 @@ from rldbg.doctor.entries import Probe, Role
 from rldbg.doctor.evidence import Hit, LogEvidence
 from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
 from rldbg.doctor.guidance import next_steps
-from rldbg.doctor.jobs import job_facts
+from rldbg.doctor.jobs import JobFacts, job_facts
 from rldbg.doctor.library import Library
 from rldbg.doctor.patterns import SearchIndex
 from rldbg.doctor.probes import probe_machine
@@ -41,6 +41,7 @@ def diagnose(
     *,
     index: SearchIndex | None = None,
     probes: Sequence[ProbeResult] = (),
+    facts: JobFacts | None = None,
     environment: dict[str, str] | None = None,
     exit_code: int | None = None,
     on_bytes: Callable[[int], None] | None = None,
@@ -51,9 +52,9 @@ def diagnose(
     An `index` made once serves any number of calls. `probes` are looks at the machine the logs come from,
     `environment` the variables of the job; both only raise or lower confidence, they never name a cause by themselves.
     With an `exit_code` that says failure the logs are never healthy, whatever is in them. These two are read from the
-    run folder where they are not given.
+    run folder where they are not given; `facts` are what a caller has read there already.
     """
-    facts = job_facts(paths)
+    facts = facts or job_facts(paths)
     exit_code = facts.exit_code if exit_code is None else exit_code
     index = index or SearchIndex(Library.load())
     failed = exit_code not in _NOT_A_FAILURE or facts.end_is_missing
