@@ -118,7 +118,7 @@ def serve_fields_page() -> Iterator[str]:
         yield f"## `{path}`\n"
         yield from _field_lines(rules) if rules else ("No fields.\n",)
     yield "# Query parameters\n"
-    yield "The same for what stands behind `?`; the other routes take none.\n"
+    yield "The same for query parameters; the other routes take none.\n"
     for path, rules in QUERY_FIELDS.items():
         yield f"## `{path}?`\n"
         yield from _field_lines(rules)

@@ -1,4 +1,4 @@
-"""prime-rl: trainer, orchestrator and inference as processes of their own."""
+"""prime-rl: trainer, orchestrator and inference as separate processes."""
 
 from rldbg.frameworks.base import Framework
 

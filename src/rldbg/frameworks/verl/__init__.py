@@ -1,4 +1,4 @@
-"""verl: PPO, GRPO and their relatives on Ray."""
+"""verl: PPO, GRPO and related algorithms on Ray."""
 
 from importlib import import_module
 
