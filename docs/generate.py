@@ -24,7 +24,7 @@ from rldbg.frameworks import Framework, frameworks
 from rldbg.inference.protocols.route_fields import QUERY_FIELDS, ROUTE_FIELDS, FieldRules
 from rldbg.inference.workflows.settings import ArealRollout, GenerationSettings
 from rldbg.launch.settings import LaunchProfile, OptionEntry
-from rldbg.recording.kinds import KINDS
+from rldbg.recording.kinds import KINDS, Scope
 from rldbg.recording.settings import DebugBlock, DumpOptions, RemoteApiDumpOptions, RolloutWorkerBlock
 from rldbg.reports.knowledge import failure_pages
 
@@ -87,7 +87,9 @@ def kinds_page() -> Iterator[str]:
     for kind in KINDS.values():
         yield f"## `{kind.name}`\n"
         modes = ", ".join(sorted(mode.value for mode in kind.modes))
-        yield f"{kind.meaning[0].upper()}{kind.meaning[1:]}. One record per {kind.scope}; modes: {modes}.\n"
+        scope = "micro-batch" if kind.scope == Scope.MICRO else kind.scope
+        recorded = f"One record per {scope}{f'; modes: {modes}' if modes else ''}."
+        yield f"{kind.meaning[0].upper()}{kind.meaning[1:]}. {recorded}\n"
         yield "| field | shape | meaning |\n|---|---|---|"
         for field in kind.fields:
             optional = " (optional)" if field.optional else ""

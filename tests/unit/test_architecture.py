@@ -128,6 +128,17 @@ def test_nobody_imports_a_private_module_of_the_standard_library():
     assert private == []
 
 
+def test_domain_packages_render_nothing():
+    rendering = {
+        module
+        for module in _modules()
+        for node in _statements(module)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+        if name.partition(".")[0] == "rich" and _package(module) not in ("reports", "cli")
+    }
+    assert not rendering
+
+
 def test_what_a_lazy_package_imports_for_type_checkers_is_what_it_offers():
     for name, file in _modules().items():
         text = file.read_text(encoding="utf-8")

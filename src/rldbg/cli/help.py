@@ -1,10 +1,8 @@
 """`rldbg help`: the documentation, which is part of the package and needs no network."""
 
-import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +10,6 @@ from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line, print_result
 from rldbg.cli.verbs import VERBS, documentation
 from rldbg.core import UsageError
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @verb("help")
@@ -25,18 +20,23 @@ def command(topic: str | None, only_path: bool, as_json: bool) -> None:
 
     Without TOPIC, list all pages.
     """
+    from rldbg.reports.documentation import page_to_terminal, titles_to_terminal
+
     pages = topics()
     if topic is None:
         titles = {name: title_of(page) for name, page in pages.items()}
-        print_json({"pages": titles}) if as_json else print_result(_listing(titles))
+        print_json({"pages": titles}) if as_json else print_result(titles_to_terminal(titles))
         return
     page = _find(topic, pages)
+    text = page.read_text(encoding="utf-8")
     if as_json:
-        print_json({"topic": topic, "path": str(page), "text": page.read_text(encoding="utf-8")})
+        print_json({"topic": topic, "path": str(page), "text": text})
     elif only_path:
         print_line(str(page))
+    elif sys.stdout.isatty():
+        print_result(page_to_terminal(text))
     else:
-        _show(page.read_text(encoding="utf-8"))
+        print_line(text.rstrip("\n"))
 
 
 def topics() -> dict[str, Path]:
@@ -61,21 +61,3 @@ def _find(topic: str, pages: dict[str, Path]) -> Path:
         hint = f"did you mean `rldbg help {near[0]}`?" if near else "`rldbg help` lists the pages"
         raise UsageError(f"no page about {topic!r}", hint)
     return found
-
-
-def _show(text: str) -> None:
-    if not sys.stdout.isatty():
-        print_line(text.rstrip("\n"))
-        return
-    from rich.markdown import Markdown
-
-    print_result(Markdown(re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL), hyperlinks=False))
-
-
-def _listing(titles: dict[str, str]) -> "Table":
-    from rich.table import Table
-
-    table = Table("topic", "page", box=None)
-    for name, title in titles.items():
-        table.add_row(name, title)
-    return table

@@ -97,7 +97,7 @@ _ALL_KINDS = (
         Scope.STEP,
         frozenset(),
         _TRAJECTORY_FIELDS,
-        "every sample that a rollout made, also those that a filter dropped; named by --record only (slime, miles)",
+        "every sample that a rollout made, also those that a filter dropped; recorded only if --record names it",
     ),
     Kind(
         "prepared_trajectories",
@@ -199,7 +199,7 @@ _ALL_KINDS = (
             (
                 "optimizer_state",
                 frozenset[Mode](),
-                "a tensor of the optimizer's state after its step, named PARAMETER:TENSOR; named by --record only",
+                "a tensor of the optimizer's state after a step (PARAMETER:TENSOR); recorded only if --record names it",
             ),
         )
     ),
@@ -265,7 +265,7 @@ _ALL_KINDS = (
             *_fields(Shape.DATA, whole_shape="of the whole tensor", offset="where the piece begins in it"),
             *_fields(Shape.TENSOR, values="of the piece"),
         ),
-        "a tensor that the trainer sends or the engine holds, whole; named by --record only, together with `weights`",
+        "a tensor that the trainer sends or the engine holds, whole; recorded only if --record names it and `weights`",
         has_samples=False,
     ),
     *(
