@@ -24,7 +24,7 @@ from .identity import describe_process
 from .link import REDIAL_S, SILENCE_S, Link, NoBroker
 from .post_mortem import PostMortem
 from .settings import Settings, has_breakpoints, say
-from .stacks import frame_facts, mark_as_ours, thread_stacks
+from .stacks import chain, frame_facts, mark_as_ours, thread_stacks
 from .terminal import blocked_loop_note, has_own_terminal, prompt_here
 
 _PROGRAM_BEGINS = frozenset({"cpython.run_file", "cpython.run_module", "cpython.run_command", "cpython.run_stdin"})
@@ -32,6 +32,10 @@ _PROGRAM_BEGINS = frozenset({"cpython.run_file", "cpython.run_module", "cpython.
 _BEFORE_EXEC = ("subprocess", "_execute_child")
 # Longer than it takes to load a debugger on a host where hundreds of processes do so at once.
 _BREAKPOINTS_S = 60.0
+# Where a stopped thread is while it evaluates something for a debugger: in pydevd, or in our own adapter.
+_EVALUATING = (("pydevd_comm.py", "do_it"), ("post_mortem_adapter.py", "handle"))
+# Where it is while the value is there and only its text is still to come.
+_SHOWING = (("values.py", "describe"),)
 
 
 class Agent:
@@ -175,9 +179,7 @@ class Agent:
         return operations[op]()
 
     def _interrupt(self, *, showing_only: bool) -> dict[str, Any]:
-        from .interruption import interrupt_evaluations
-
-        return {"interrupted": interrupt_evaluations(showing_only=showing_only)}
+        return {"interrupted": _interrupt_evaluations(showing_only=showing_only)}
 
     def _stacks(self, body: Message) -> dict[str, Any]:
         stacks: dict[str, Any] = {
@@ -324,3 +326,32 @@ def _is_same(one: str, other: str) -> bool:
         return Path(one).samefile(other)
     except OSError:
         return False
+
+
+class TookTooLong(Exception):
+    """Raised in the middle of the evaluation."""
+
+    def __str__(self) -> str:
+        return "interrupted: it did not finish in time"
+
+
+def _interrupt_evaluations(*, showing_only: bool) -> int:
+    """Ends evaluations that do not end by themselves, so that no rank hangs because somebody looked at it.
+
+    Returns how many threads were told; code in C is interrupted when it returns to Python.
+    """
+    import ctypes  # not at the start of every process: few ever interrupt
+
+    told = 0
+    for ident, frame in sys._current_frames().items():
+        if _is_in(frame, _EVALUATING) and (not showing_only or _is_in(frame, _SHOWING)):
+            told += ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(TookTooLong))
+    return told
+
+
+def _is_in(frame: FrameType, places: tuple[tuple[str, str], ...]) -> bool:
+    return any(
+        each.f_code.co_name == function and each.f_code.co_filename.endswith(file)
+        for each in chain(frame)
+        for file, function in places
+    )

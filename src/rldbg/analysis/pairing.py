@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from rldbg.analysis.losses import terms_of
-from rldbg.analysis.old_log_probs import masked_like_losses
 from rldbg.analysis.samples import SamplePairs, StepSamples, pair_samples, token_bytes
 from rldbg.analysis.side import ROLLOUT_KINDS, Side
 from rldbg.analysis.whole import Block, Pairing, Unpaired, pair_losses, pair_tensors
@@ -23,6 +22,7 @@ from rldbg.recording import KINDS, Ragged, Record
 
 # Kinds that hold the same data under two names, by mode; a trainer's service has old log probs among its loss data.
 _ALIASES = (ROLLOUT_KINDS, ("old_log_probs", "is_loss_debug"))
+_OLD, _OLD_MASK = "old_log_probs", "effective_valid"
 
 
 # A record and the samples of its rows, None where they are not known.
@@ -61,7 +61,7 @@ def pair_kind(
         pairing.only_a += part.only_a
         pairing.only_b += part.only_b
     if set(kinds) == {"old_log_probs", "is_loss_debug"}:
-        pairing.blocks = [masked_like_losses(block) for block in pairing.blocks]
+        pairing.blocks = [_masked_like_losses(block) for block in pairing.blocks]
     are_named = all(record.samples for record in (*records_a, *records_b))
     if kind == "value_loss" and (are_named or any(not _is_whole(block) for block in pairing.blocks)):
         mine, others = ([*map(_numbers, records)] for records in (records_a, records_b))
@@ -339,3 +339,34 @@ def _pair_by_place(kind: str, step: int, a: Sequence[Record], b: Sequence[Record
             side.extend(Unpaired(whose, row) for row in range(len(common), rows))
     pairing.only_b.extend(Unpaired(record) for record in others.values())
     return pairing
+
+
+def _masked_like_losses(block: Block) -> Block:
+    """The block with the old log probs of one side as the other side has them; as it is if that says no mask.
+
+    A trainer records them for whole responses and without a mask; a service has them among the data of its losses and
+    says which tokens count. So the trainer's rows get the shape and the mask of the service's, and a token that is not
+    trained on cannot differ.
+    """
+    if block.rows_a is None or block.rows_b is None:
+        return block
+    if block.a.key.kind == _OLD:
+        shaped = _shaped_like(block.a, block.rows_a, block.b, block.rows_b)
+        return block if shaped is None else replace(block, a=shaped, rows_a=np.arange(len(block.rows_a)), samples=())
+    shaped = _shaped_like(block.b, block.rows_b, block.a, block.rows_a)
+    return block if shaped is None else replace(block, b=shaped, rows_b=np.arange(len(block.rows_b)))
+
+
+def _shaped_like(record: Record, rows: np.ndarray, other: Record, other_rows: np.ndarray) -> Record | None:
+    model, mask = other.fields.get(_OLD), other.fields.get(_OLD_MASK)
+    if model is None or mask is None or isinstance(model, Ragged) or isinstance(mask, Ragged):
+        return None
+    valid = other.array(_OLD_MASK)[other_rows]
+    values = np.zeros(valid.shape, np.float32)
+    every = list(record.rows(_OLD))
+    for place, row in enumerate(rows.tolist()):
+        width = min(len(every[row]), valid.shape[1])
+        values[place, :width] = every[row][:width]
+    ids = tuple(record.samples[row] for row in rows.tolist()) if record.samples else ()
+    key = record.key._replace(kind=other.key.kind)
+    return replace(record, key=key, fields={_OLD: values, _OLD_MASK: valid}, samples=ids, prompt_hashes=())

@@ -1,8 +1,7 @@
 """Ray's own tables in the form of its state API, and what they explain."""
 
 from rldbg.live import explain
-from rldbg.live.unarmed.ray_cluster import _place_constructors
-from rldbg.live.unarmed.ray_tables import group_rows
+from rldbg.live.unarmed.ray_cluster import _place_constructors, group_rows
 
 GROUPS = [
     {

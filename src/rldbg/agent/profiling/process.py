@@ -10,7 +10,10 @@ import contextlib
 import functools
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +21,7 @@ from typing import Any
 from ..identity import describe_process
 from ..imports import AfterImports
 from ..settings import Settings, say
+from ..stacks import mark_as_ours
 from .actors import ActorSelection
 from .broker_questions import BrokerGone, Questions
 from .framework_hooks import FrameworkHooks
@@ -25,7 +29,6 @@ from .nsys import UnderNsys, choose_this_process, run_under_nsys
 from .phases import BEFORE_STEPS, HookedFunction, Phases, nvtx_marks, torch_marks
 from .plan import OWN_VARIABLES, ChosenWorker, Plan
 from .ticket import is_open_inside, read_tickets
-from .visit import Visit
 from .window import ProfileWindow, leave_step_marks, torch_is_imported
 
 ATTRIBUTE = "_rldbg_profile"
@@ -263,6 +266,41 @@ class Profile:
         self._window = None
         self._has_chosen = True
         self._phases.forget_in_child()
+
+
+class Visit:
+    """`rldbg profile --attach`: a tool looks at this running process for a number of seconds."""
+
+    ATTRIBUTE = "_rldbg_profile_visit"
+
+    def __init__(self, plan: Plan, worker: str, seconds: float) -> None:
+        self._seconds = seconds
+        agent: Any = getattr(sys, "_rldbg_agent", None)
+        nothing: Callable[[], None] = lambda: None  # noqa: E731 - two empty callbacks
+        self._window = ProfileWindow(
+            plan, ChosenWorker(worker, ""), None, identity=agent.identity, opened=nothing, closed=nothing
+        )
+
+    @classmethod
+    def begin(cls, body: dict[str, Any]) -> dict[str, Any]:
+        running: Visit | None = getattr(sys, cls.ATTRIBUTE, None)
+        if running is not None and running.state()["state"] in ("recording", "finishing"):
+            raise ValueError("this process is already being profiled")
+        plan = Plan(
+            str(body["tool"]), ("*",), str(body["folder"]), str(body["books"]), options=dict(body.get("options") or {})
+        )
+        visit = cls(replace(plan, delay_s=0.0), str(body["worker"]), float(body["seconds"]))
+        setattr(sys, cls.ATTRIBUTE, visit)
+        visit._window.begin(torch_is_here=True)
+        mark_as_ours(threading.Thread(target=visit._end, name="rldbg-visit", daemon=True)).start()
+        return visit.state()
+
+    def _end(self) -> None:
+        time.sleep(self._seconds)
+        self._window.finish()
+
+    def state(self) -> dict[str, Any]:
+        return self._window.facts()
 
 
 def answer(body: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from rldbg.analysis.explain.evidence import (
 )
 from rldbg.analysis.explain.passes import MicroPass, SideStep, UpdateInStep
 from rldbg.analysis.explain.permuted import permuted_rows
-from rldbg.analysis.explain.scatter import scatter
 from rldbg.analysis.explain.wherever import wherever
 
 _NOISE = 2e-5
@@ -418,7 +417,7 @@ HYPOTHESES = {
         taken_from("old_log_probs", "ref_log_probs", "of-reference", "its reference model"),
         of_rollout,
         *_all("old_log_probs"),
-        scatter,
+        contexts.scatter,
     ),
     "forward": (
         reference_is_policy,
@@ -427,7 +426,7 @@ HYPOTHESES = {
         *_all("log_probs"),
         *_all("ref_log_probs"),
         reference_differs,
-        scatter,
+        contexts.scatter,
         scaled("entropy"),
         rounded("entropy"),
     ),

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rldbg.core import IncompleteDataError, PrerequisiteError, UnreachableError, join_ray
-from rldbg.live.unarmed.ray_tables import placement_groups, rows_of
 
 _WITHOUT = "look at single processes: rldbg stacks --pid PID"
 _CHILD_S = 240.0
 _NODE_S = 90
 _LIMIT = 10_000
+_IDS = ["actor_id", "owner_id", "job_id", "node_id", "placement_group_id", "worker_id"]
 _STARTED = ("ALIVE", "RESTARTING")
 _KEPT = {
     "tasks": "task_id name state func_or_class_name actor_id parent_task_id node_id worker_id worker_pid type job_id "
@@ -109,7 +109,7 @@ def _view(ray: Any) -> dict[str, Any]:
     context = ray.get_runtime_context()
     own = context.get_job_id()
     view: dict[str, Any] = {"notes": [], "nodes": _nodes(ray), "dashboard": _dashboard()}
-    view["placement_groups"] = placement_groups()
+    view["placement_groups"] = _placement_groups()
     options = {
         "address": context.gcs_address,
         "limit": _LIMIT,
@@ -123,7 +123,7 @@ def _view(ray: Any) -> dict[str, Any]:
         except Exception as error:  # noqa: BLE001 - the state API raises whatever its server or HTTP client raises
             view["notes"].append(f"Ray's dashboard does not list {kind}: {str(error).splitlines()[0][:200]}")
             rows = None
-        found = [{name: _plain(row.get(name)) for name in names.split()} for row in rows or rows_of(kind)]
+        found = [{name: _plain(row.get(name)) for name in names.split()} for row in rows or _rows_of(kind)]
         # The newest attempt of a task that Ray tries again is the last one.
         view[kind] = _without_own(sorted(found, key=lambda row: row.get("attempt_number") or 0), own)
     _place_constructors(view)
@@ -230,6 +230,45 @@ def _look_on_node(data: bytes, request: str) -> str:
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     return done.stdout
+
+
+def _rows_of(kind: str) -> list[dict[str, Any]]:
+    """Rows in the form of Ray's state API from the cluster's own tables, which are there without a dashboard too."""
+    state = importlib.import_module("ray._private.state").state
+    common = importlib.import_module("ray.util.state.common")
+    tables = importlib.import_module("ray.core.generated.gcs_pb2")
+    accessor = state._connect_and_get_accessor()
+    if kind == "tasks":
+        events = accessor.get_task_events()
+        return [common.protobuf_to_task_state_dict(tables.TaskEvents.FromString(event)) for event in events]
+    if kind == "actors":
+        found = [tables.ActorTableData.FromString(row) for row in accessor.get_actor_table(None, None)]
+        return [common.protobuf_message_to_dict(row, _IDS) for row in found]
+    found = [tables.WorkerTableData.FromString(row) for row in accessor.get_worker_table()]
+    rows = [common.protobuf_message_to_dict(row, _IDS) for row in found]
+    return [row | row["worker_address"] | {"ip": row["worker_address"]["ip_address"]} for row in rows]
+
+
+def _placement_groups() -> list[dict[str, Any]]:
+    """Ray's state API does not tell their strategy."""
+    return group_rows(importlib.import_module("ray.util").placement_group_table().values())
+
+
+def group_rows(groups: Any) -> list[dict[str, Any]]:
+    rows = []
+    for group in groups:
+        bundles = group.get("bundles") or {}
+        resources = bundles.values() if isinstance(bundles, Mapping) else bundles
+        rows.append(
+            {
+                "placement_group_id": group["placement_group_id"],
+                "name": group.get("name") or "",
+                "state": group["state"],
+                "bundles": [{"unit_resources": dict(each)} for each in resources],
+                "strategy": str(group.get("strategy") or ""),
+            }
+        )
+    return rows
 
 
 if __name__ == "__main__":

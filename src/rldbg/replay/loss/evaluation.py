@@ -13,12 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rldbg.algorithms import Aggregation, aggregate, ppo_loss
 from rldbg.core import Finding, IncompleteDataError, PrerequisiteError, UsageError
 from rldbg.replay.loss.findings import against_reference, findings_of
 from rldbg.replay.loss.inputs import LossInputs, load_inputs
 from rldbg.replay.loss.model_pass import ModelPass
 from rldbg.replay.loss.ranks import LossRanks, ranks_of_this_job
-from rldbg.replay.loss.references import ReferenceLoss, references
 from rldbg.replay.loss.results import LossComparison, LossReport, LossVerdict, ModelGradients, Point
 from rldbg.replay.loss.user_function import LossRaised, UserLoss, quantities
 
@@ -28,6 +28,45 @@ if TYPE_CHECKING:
 # float32 carries 6e-8 relative; sums of thousands of terms in another order lose three digits.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-7
 _PARALLEL = 1 - 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceLoss:
+    """A clipped policy loss to compare a user's own with: how far the ratio may go, how tokens become one number."""
+
+    name: str
+    clip_low: float
+    clip_high: float
+    aggregation: Aggregation
+
+    def __call__(
+        self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        tokens = ppo_loss(
+            log_probs,
+            old_log_probs,
+            advantages,
+            lowest_ratio=1 - self.clip_low,
+            highest_ratio=1 + self.clip_high,
+        )
+        loss: torch.Tensor = aggregate(tokens.values, mask, self.aggregation)
+        return loss
+
+    def __str__(self) -> str:
+        return f"{self.name} (clip {self.clip_low:g}/{self.clip_high:g}, {self.aggregation})"
+
+
+def references(clip_low: float | None = None, clip_high: float | None = None) -> tuple[ReferenceLoss, ...]:
+    """As published: GRPO takes the mean over sequences, DAPO and PPO over tokens, and DAPO clips higher up."""
+    usual: tuple[tuple[str, float, float, Aggregation], ...] = (
+        ("grpo", 0.2, 0.2, "sequence_mean"),
+        ("dapo", 0.2, 0.28, "token_mean"),
+        ("ppo", 0.2, 0.2, "token_mean"),
+    )
+    return tuple(
+        ReferenceLoss(name, low if clip_low is None else clip_low, high if clip_high is None else clip_high, how)
+        for name, low, high, how in usual
+    )
 
 
 @dataclass(frozen=True, slots=True)
