@@ -142,7 +142,12 @@ def test_where_no_sandbox_is_to_be_had_nothing_is_started(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("loop", "ended"), [("while :; do sleep 5; done", "waiting"), ("while :; do :; done", "too long")]
+    ("loop", "ended"),
+    [
+        ("while :; do sleep 5; done", "waiting"),
+        ("while :; do :; done", "too long"),
+        ("mkfifo never; read line < never", "too long"),
+    ],
 )
 def test_a_script_that_never_ends_is_ended(tmp_path, loop, ended):
     script = tmp_path / "s.sh"

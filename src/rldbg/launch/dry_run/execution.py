@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from rldbg.core import Environment
 from rldbg.launch.dry_run.calls import PREFIX, ShellCall, read_calls
-from rldbg.launch.dry_run.stillness import Stillness
+from rldbg.launch.dry_run.stillness import Effort, Stillness
 from rldbg.launch.dry_run.stub import ALWAYS, LENIENT, RECORDED, SILENT
 from rldbg.launch.profile import commands
 
@@ -59,8 +58,9 @@ def execute(
     methods: Sequence[str] = METHODS,
     insist: bool = False,
 ) -> DryRun:
-    """Runs `argv` (bash and a script) to its end, or for `limit_s`. Nothing outside a throw-away folder changes.
-    With `insist` it is carried past its own checks, to see what it would start if they were met."""
+    """Runs `argv` (bash and a script) to its end, or for `limit_s` of processor time: a busy machine takes longer for
+    the same script. Nothing outside a throw-away folder changes. With `insist` it is carried past its own checks, to
+    see what it would start if they were met."""
     with tempfile.TemporaryDirectory(prefix="rldbg-dry-", ignore_cleanup_errors=True) as folder:
         scratch = Path(folder)
         scratch.chmod(0o755)
@@ -140,11 +140,11 @@ def _text(file: Path) -> str:
 
 
 def _wait(process: subprocess.Popen[bytes], results: Path, limit_s: float) -> str:
-    deadline = time.monotonic() + limit_s
     ended = "by itself"
     stillness = Stillness(process.pid, results)
+    effort = Effort(process.pid, limit_s)
     while process.poll() is None:
-        if time.monotonic() > deadline:
+        if effort.is_spent():
             ended = "too long"
         elif stillness.is_reached():
             ended = "waiting"

@@ -1,10 +1,12 @@
-"""When a script that sleeps for ever has nothing left to start.
+"""When a script that sleeps for ever has nothing left to start, and when one has been at work for long enough.
 
 Judged by what its processes do and not by how long nothing happened: on a busy machine each of them may wait for a
 processor longer than any time that could be chosen.
 """
 
+import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +15,11 @@ _IDLE_TURNS = 5
 """A loop that slept this often after the last call starts nothing more."""
 _ASLEEP = "SIZ"
 """Not those that run, wait for a processor, or wait for a disk."""
-_STAT = re.compile(r"\d+ \(.*\) (\S) (\d+) ", re.DOTALL)
+_STAT = re.compile(r"\d+ \(.*\) (\S) (\d+) (?:\S+ ){9}(\d+) (\d+) (\d+) (\d+)", re.DOTALL)
+"""State, parent, and the processor time of a process and of its children that have ended, in and outside the kernel."""
+_LOOK_EVERY_S = 0.25
+_LONGEST_WAITS = 10
+"""Times the limit: the longest that a script may take on a machine that gives it hardly any processor time."""
 _SWITCHES = re.compile(r"ctxt_switches:\s*(\d+)")
 _OWN_PID = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
 
@@ -26,6 +32,8 @@ class _Process(NamedTuple):
     words: list[str]
     switches: list[str]
     """How often it got and left a processor: unchanged when it did not run meanwhile."""
+    processor_s: float
+    """Processor time, with that of its children that have ended."""
 
 
 class Stillness:
@@ -54,6 +62,29 @@ class Stillness:
         return all(turns.get(loop, 0) >= self._turns.get(loop, 0) + _IDLE_TURNS for loop in _loops(below))
 
 
+class Effort:
+    """How much the processes below `pid` have worked: the limit is processor time. Those that do not ask for any, and
+    have not for as long, wait for something that does not come."""
+
+    def __init__(self, pid: int, limit_s: float) -> None:
+        self._pid = pid
+        self._limit_s = limit_s
+        self._began = self._looked = self._worked = time.monotonic()
+        self._before: Mapping[int, _Process] = {}
+
+    def is_spent(self) -> bool:
+        now = time.monotonic()
+        if now < self._looked + _LOOK_EVERY_S:
+            return False
+        self._looked = now
+        below = _below(self._pid)
+        if below != self._before or any(process.state not in _ASLEEP for process in below.values()):
+            self._before, self._worked = below, now
+        spent = sum(process.processor_s for process in below.values())
+        idle, lasted = now - self._worked, now - self._began
+        return spent > self._limit_s or idle > self._limit_s or lasted > _LONGEST_WAITS * self._limit_s
+
+
 def _below(pid: int) -> dict[int, _Process]:
     """The processes that a process started, and those that they did."""
     stats = {int(folder.name): _STAT.match(_text(folder / "stat")) for folder in Path("/proc").glob("[0-9]*")}
@@ -72,7 +103,8 @@ def _process(pid: int, stat: re.Match[str]) -> _Process:
     status = _text(folder / "status")
     own_pid = _OWN_PID.search(status)
     words = _text(folder / "cmdline").split("\0")
-    return _Process(stat[1], int(stat[2]), own_pid[1] if own_pid else "", words, _SWITCHES.findall(status))
+    processor_s = sum(int(ticks) for ticks in stat.groups()[2:]) / os.sysconf("SC_CLK_TCK")
+    return _Process(stat[1], int(stat[2]), own_pid[1] if own_pid else "", words, _SWITCHES.findall(status), processor_s)
 
 
 def _loops(processes: Mapping[int, _Process]) -> Iterator[str]:
