@@ -173,7 +173,7 @@ def test_constraints_of_the_other_protocols(talk):
     response, message, sglang, wrong, both = talk(scene)
     assert {json.loads(text)["city"] for text in (response, message)} <= {"Rome", "Oslo"}
     assert len(sglang["text"]) == 5 and sglang["meta_info"]["output_token_logprobs"][0][0] < -1
-    assert "regex cannot be used" in wrong["message"] and "contradict" in both["message"]
+    assert "regex cannot be used" in wrong["message"] and "mutually exclusive" in both["message"]
 
 
 def test_log_probs_of_a_constrained_answer_by_their_mode(talk):

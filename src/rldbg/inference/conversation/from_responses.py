@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rldbg.inference.conversation.messages import ChatMessage, Turns, text_of
-from rldbg.inference.conversation.tools import ToolChoice, function
+from rldbg.inference.conversation.tools import ToolChoice, function, listed
 from rldbg.inference.request_error import RequestError
 
 _TEXT = ("input_text", "output_text", "text", "refusal")
@@ -44,14 +44,10 @@ def _add(turns: Turns, item: Mapping[str, Any]) -> None:
 
 
 def tools_of(tools: Any) -> list[dict[str, Any]]:
-    if tools is None:
-        return []
-    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
-        raise RequestError("tools must be a list of objects")
-    for tool in tools:
+    for tool in listed(tools):
         if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
             raise RequestError(f"tools of type {tool.get('type')!r:.60} are not supported; send functions with a name")
-    return [function(tool["name"], tool.get("description"), tool.get("parameters")) for tool in tools]
+    return [function(tool["name"], tool.get("description"), tool.get("parameters")) for tool in listed(tools)]
 
 
 def choice_of(value: Any) -> ToolChoice:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rldbg.inference.conversation.families import TemplateFamily
+from rldbg.inference.request_error import RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,14 @@ class ToolChoice:
 
 
 AUTO = ToolChoice()
+
+
+def listed(tools: Any) -> list[dict[str, Any]]:
+    """The tools of a request, in whatever form; none where the field is missing."""
+    found = [] if tools is None else tools
+    if not isinstance(found, list) or not all(isinstance(tool, dict) for tool in found):
+        raise RequestError("tools must be a list of objects")
+    return found
 
 
 def function(name: str, description: Any = None, parameters: Any = None) -> dict[str, Any]:

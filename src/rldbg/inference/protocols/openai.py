@@ -13,6 +13,7 @@ from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
 from rldbg.inference.conversation.from_responses import choice_of
 from rldbg.inference.conversation.messages import for_template
+from rldbg.inference.conversation.tools import listed
 from rldbg.inference.generation import Constraint, Ending, GenerationJob, PendingGeneration
 from rldbg.inference.protocols.chat_jobs import Chat, chat_prompt, reasoning_effort
 from rldbg.inference.protocols.constraint_fields import constraint_of
@@ -101,7 +102,7 @@ class OpenAi:
         separates = fields.flag("separate_reasoning", True) and fields.flag("include_reasoning", True)
         return Chat(
             messages=_messages(fields),
-            tools=_tools(fields),
+            tools=listed(fields.raw("tools")),
             choice=choice_of(fields.raw("tool_choice")),
             options=options,
             ending=_ending(fields),
@@ -118,7 +119,7 @@ class OpenAi:
             raise RequestError("add_special_tokens must be true for a prompt and false for messages")
         if talks:
             messages, options = for_template(_messages(fields)), fields.object("chat_template_kwargs")
-            tokens = text.chat(messages, _tools(fields) or None, options, _ending(fields))
+            tokens = text.chat(messages, listed(fields.raw("tools")) or None, options, _ending(fields))
         else:
             tokens = text.encode(fields.text("prompt"))
         return Json({"tokens": tokens, "count": len(tokens), "max_model_len": self._backend.card.max_length})
@@ -196,13 +197,6 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
     if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages) or not messages:
         raise RequestError("messages must be a list of objects with role and content")
     return messages
-
-
-def _tools(fields: Fields) -> list[Any]:
-    tools = fields.raw("tools") or []
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise RequestError("tools must be a list of objects")
-    return tools
 
 
 def _ending(fields: Fields) -> Ending:
