@@ -60,15 +60,8 @@ def _make(folder, python, packages, *, alone, torch, constrained):
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
     tested = ["--constraint", str(ROOT / "constraints.txt")]
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *tested, "torch"]
-    uv = [
-        str(Path(sys.executable).with_name("uv")),
-        "pip",
-        "install",
-        "--quiet",
-        "--compile-bytecode",
-        "--python",
-        str(python),
-    ]
+    # Not compiled in advance: a test imports a small part of what is installed.
+    uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--python", str(python)]
     uv += [] if alone else ["--no-deps"]
     uv += tested if alone and torch and constrained else []
     pinned = [_pinned_torch()] if torch and not constrained else []
