@@ -1,8 +1,8 @@
 """`rldbg.record_loop`: records any PyTorch training loop from its model and optimizer, without a framework's help.
 
-torch's own functions say what happens: `Tensor.backward` gives losses and micro-batches, `clip_grad_norm_` gradients
-before they are clipped, the optimizer's hooks gradients, parameters and optimizer steps. All of it is taken away again
-by `close`. An error in here is said once and never reaches the loop.
+torch's own functions say what happens: `Tensor.backward` gives losses and micro-batches, `clip_grad_norm_` and
+`clip_grad_value_` gradients before they are clipped, the optimizer's hooks gradients, parameters and optimizer steps.
+All of it is taken away again by `close`. An error in here is said once and never reaches the loop.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ class RecordedLoop:
         )
         self._undo += [handle.remove for handle in handles]
         self._replace(torch.Tensor, "backward", self._backward_of)
-        clip_grad_norm_ = torch.nn.utils.clip_grad_norm_
-        for module in (torch.nn.utils, torch.nn.utils.clip_grad):
-            self._replace(module, clip_grad_norm_.__name__, self._clip_of)
+        for clip in (torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_):
+            for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+                self._replace(module, clip.__name__, self._clip_of)
 
     def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
@@ -165,15 +165,16 @@ class RecordedLoop:
 
     def _clip_of(self, original: Any) -> Any:
         @functools.wraps(original)
-        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             # A generator could be read only once.
             chosen = list(parameters) if isinstance(parameters, Iterable) and not _is_tensor(parameters) else parameters
             self._before_clip(chosen)
             norm = original(chosen, *args, **kwargs)
-            self._norm = norm
+            if norm is not None:
+                self._norm = norm
             return norm
 
-        return clip_grad_norm_
+        return clip
 
     @_quietly
     def _forward(self, is_trained: bool, kwargs: dict[str, Any]) -> None:

@@ -91,6 +91,17 @@ def test_gradients_of_a_closure_are_those_of_its_own_backward_pass(tmp_path, cli
     assert [record.array("gradient").tolist() for record in found] == [value.tolist() for value in raw]
 
 
+def test_gradients_are_those_before_values_are_clipped(tmp_path):
+    model = torch.nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with rldbg.record_loop(model, optimizer, tmp_path):
+        (100 * model(torch.ones(1, 1))).sum().backward()
+        torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)
+        optimizer.step()
+    (gradient,) = records(tmp_path, "gradient")
+    assert float(gradient.fields["norm"]) == 100.0
+
+
 def test_clipping_after_the_optimizer_step_is_not_taken_for_the_next_gradient(tmp_path):
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
