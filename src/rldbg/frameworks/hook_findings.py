@@ -29,6 +29,8 @@ def recording_findings(run: Path, kinds: Sequence[str] = ()) -> list[Finding]:
         if any(name.partition(".")[0] in modules for name in by_name):
             title = f"{find_framework(framework).title} {versions.get(modules[0], '')}".strip()
             found += _missing_kinds(title, by_name, kinds)
+            if not (run / RECORDING_FOLDER / "gradient").is_dir():
+                found += _no_gradients(title, by_name, kinds)
             found += _absent(title, by_name, kinds)
             found += _failed(title, by_name)
     return found
@@ -74,6 +76,29 @@ def _missing_kinds(
             )
         )
     return found
+
+
+def _no_gradients(
+    title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]], kinds: Sequence[str]
+) -> list[Finding]:
+    """Functions that record gradients were called, and the parameters had none."""
+    names = [
+        name
+        for name, hooks in functions.items()
+        if "gradient" in hooks[0]["records"] and any(hook["calls"] > hook["errors"] for hook in hooks)
+    ]
+    if not names or (kinds and "gradient" not in kinds):
+        return []
+    return [
+        Finding(
+            "recording.no-gradients",
+            Severity.WARNING,
+            title,
+            (f"{', '.join(names)}: called, and no parameter had a gradient that can be read",),
+            "no gradient records: DeepSpeed's ZeRO, for one, keeps gradients in buffers of its own",
+            ("the norm before clipping is in update_metrics, and param has what each step made of the parameters",),
+        )
+    ]
 
 
 def _absent(title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]], kinds: Sequence[str]) -> list[Finding]:

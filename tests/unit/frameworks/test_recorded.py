@@ -125,6 +125,24 @@ def test_a_module_that_a_package_no_longer_has_is_named(hooked, tmp_path, monkey
     assert missing.evidence[0] == "small_rl.loop.Trainer.compute_loss: there is no module small_rl.loop (loss)"
 
 
+def test_parameters_that_had_no_gradients_are_named(hooked, monkeypatch):
+    hooks, module, run = hooked
+    ((framework, _), *_) = recorded.recorded_hooks()
+    step = Hook("small_rl.loop", "Trainer.compute_loss", records=("gradient",), handler="loss")
+    monkeypatch.setattr(recorded, "recorded_hooks", lambda: ((framework, step),))
+    hooks.hook(module)
+    module.Trainer().compute_loss(1)
+
+    (found,) = recording_findings(run)
+
+    assert found.id == "recording.no-gradients"
+    assert found.evidence[0].startswith("small_rl.loop.Trainer.compute_loss: called, and no parameter had a gradient")
+    assert recording_findings(run, ("loss",)) == []
+    hooks.recorded.recorder().close()
+    (run / "recording" / "gradient").mkdir()
+    assert recording_findings(run) == []
+
+
 def test_what_was_never_called_or_is_not_there_is_named(hooked, capsys):
     hooks, module, run = hooked
     hooks.hook(module)

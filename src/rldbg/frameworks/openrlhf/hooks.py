@@ -54,7 +54,7 @@ HOOKS = (
         "DeepspeedStrategy.optimizer_step",
         phase="optimizer",
         seen=_SEEN,
-        records=("param", "update_metrics"),
+        records=("gradient", "param", "update_metrics"),
         handler="optimizer_step",
     ),
 )
