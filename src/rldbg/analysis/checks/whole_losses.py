@@ -45,7 +45,9 @@ def losses_follow_tokens(view: StepView, lacking: str) -> Iterable[Violation]:
     reversed_rule = next((n for n, column in enumerate(expected.T) if _fits(-given, column)), 0 if by_policy else None)
     # What rounding leaves of terms that cancel has any sign.
     if reversed_rule is None or np.abs(given).max() <= _SLACK:
-        raise NotApplicable("losses that none of the usual reductions explains, and no is_loss_debug")
+        raise NotApplicable(
+            "losses that none of the usual reductions explains, and no elementwise_loss in is_loss_debug"
+        )
     (rank, micro, _, _), given_loss, values = cells[int(np.argmax(np.abs(given)))]
     yield Violation(
         f"step {view.step} rank {rank} micro {micro}",
