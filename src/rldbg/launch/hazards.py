@@ -229,9 +229,12 @@ def never_reached(script: Path, dry_run: DryRun, commands: Sequence[Command]) ->
     return [finding("launch.training-not-reached", where, *words, how, *last) for where, words in places]
 
 
-def no_training(script: Path | None) -> Finding:
-    """Something runs, and nothing in it is known to train."""
-    return finding("launch.no-training", str(script or "the command"))
+def no_training(script: Path | None, dry_run: DryRun | None = None) -> Finding:
+    """Something runs, and nothing in it is known to train; what it said last, if it failed in its dry run."""
+    said = [line.strip() for line in dry_run.output.splitlines() if line.strip()] if dry_run is not None else []
+    failed = dry_run is not None and dry_run.ended == "by itself" and dry_run.exit_code
+    last = [f"its output: {line[:160]}" for line in said[-2:]] if failed else []
+    return finding("launch.no-training", str(script or "the command"), *last)
 
 
 def _isolation(dry_run: DryRun, script: Path | None) -> Iterable[Finding]:

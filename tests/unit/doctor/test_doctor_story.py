@@ -379,6 +379,14 @@ def test_a_command_that_failed_without_a_word_is_not_healthy(verdict, exit_code,
     assert [step for step in found.next if "exit code 3" in step] == list(found.next)
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "name", "look"), [(137, "SIGKILL", "oom"), (143, "SIGTERM", "sacct"), (-11, "SIGSEGV", "core")]
+)
+def test_a_command_that_a_signal_ended_is_told_who_may_have_sent_it(verdict, exit_code, name, look):
+    told = [step for step in verdict("epoch 1\n", exit_code=exit_code).next if name in step]
+    assert len(told) == 1 and look in told[0]
+
+
 def test_an_open_cause_has_candidates_with_what_would_confirm_them(verdict, library):
     found = verdict([WATCHDOG.format(rank=0, time="10:20:00")])
     candidates = [step for step in found.next if step.startswith("possible cause: ")]

@@ -235,7 +235,11 @@ def _discard(tool: Tool) -> None:
 
 def never_began(step: int, reached: int) -> str:
     """Why a window was never opened."""
-    return f"step {step} never began: " + (f"it reached step {reached}" if reached else "it saw no step")
+    return f"step {step} never began: " + (
+        f"it reached step {reached}"
+        if reached
+        else "it saw no step; mark them with rldbg.step(), or leave --steps out and use --tool pyspy"
+    )
 
 
 def step_mark(plan: Plan, number: int) -> Path:
