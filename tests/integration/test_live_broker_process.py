@@ -127,6 +127,34 @@ def test_a_stop_outlives_its_broker_and_does_not_come_again(tmp_path, command, l
             assert not client.request("break_list")["breaks"][0]["hits"]
 
 
+def test_once_is_once_and_log_points_speak_across_brokers(tmp_path):
+    with LiveJob(tmp_path) as job:
+        script = str(job.write("rounds.py", ROUNDS))
+        job.start(script)
+        until(job.ps, "the agent")
+        job.client.request("break_set", file=script, line=5, once=True)
+        job.client.request("break_set", file=script, line=6, log="round {i}")
+        job.wait_stopped()
+        # WHEN the broker dies while the rank stands at a breakpoint that stops once
+        job.kill_broker()
+        start_broker(job.run, owner_pid=os.getpid())
+        with BrokerClient(job.run.path) as client:
+            until(lambda: [each["line"] for each in client.request("ps")["processes"]] == [5], "the stop")
+            client.request("continue", who="all")
+            # THEN it does not stop again
+            seen = _rounds(tmp_path)
+            until(lambda: _rounds(tmp_path) >= seen + 3, "three more rounds")
+            assert client.request("break_list")["breaks"][0]["hits"] == {"rounds": 1}
+        # AND what a log point says while there is no broker reaches the next one
+        job.kill_broker()
+        until(lambda: not _brokers(tmp_path), "the broker to be dead")
+        begun = _rounds(tmp_path)
+        until(lambda: _rounds(tmp_path) >= begun + 3, "rounds without a broker")
+        start_broker(job.run, owner_pid=os.getpid())
+        log = job.run.path / "logs" / "log_points.jsonl"
+        until(lambda: f"round {begun + 2}" in log.read_text(), "what was said without a broker")
+
+
 def test_breakpoints_end_with_the_broker_that_was_told_to_end(tmp_path):
     with LiveJob(tmp_path) as job:
         job.client.request("break_set", file="x.py", line=4)

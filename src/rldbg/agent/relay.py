@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from .framing import FAREWELL, Decoder, Message, WireError, encode, framed, nonce, parse, proves
@@ -20,6 +21,9 @@ from .peer_owner import owner_of_peer
 from .settings import say
 from .stacks import mark_as_ours
 from .stop_state import StopState
+
+# As many messages of log points as the broker shows.
+_MOST_UNHEARD = 1000
 
 
 class _Over(Exception):
@@ -50,6 +54,7 @@ class Relay:
         self._why_none = why_none
         self._is_closed = False
         self.stops = StopState()
+        self._unheard: deque[bytes] = deque(maxlen=_MOST_UNHEARD)
         self._timeout_s = timeout_s
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=4)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -117,14 +122,18 @@ class Relay:
     def _pump(self, debuggee: socket.socket, early: bytes) -> None:
         """Whole messages only: the next broker would begin in the middle of one."""
         from_debuggee = Decoder()
-        for body in from_debuggee.bodies(early):
-            self._to_broker(body)
+        first = from_debuggee.bodies(early)
         while True:
             with contextlib.suppress(_BrokerLost):
+                self._to_broker(first)
                 self._join(debuggee, from_debuggee)
+            first = []
             self._await_next_broker(debuggee, from_debuggee)
 
     def _join(self, debuggee: socket.socket, from_debuggee: Decoder) -> None:
+        unheard = list(self._unheard)
+        self._unheard.clear()
+        self._send(unheard)
         from_broker = Decoder()
         for body in from_broker.bodies(self._channel.leftover()):
             self._to_debuggee(debuggee, body)
@@ -135,18 +144,27 @@ class Relay:
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == debuggee.fileno():
-                    for body in from_debuggee.bodies(_received(debuggee)):
-                        self._to_broker(body)
+                    self._to_broker(from_debuggee.bodies(_received(debuggee)))
                 else:
                     for body in from_broker.bodies(_received_from_broker(broker)):
                         self._to_debuggee(debuggee, body)
 
-    def _to_broker(self, body: bytes) -> None:
-        self.stops.said(parse(body))
-        try:
-            self._channel.sock.sendall(framed(body))
-        except OSError as error:
-            raise _BrokerLost from error
+    def _to_broker(self, bodies: list[bytes]) -> None:
+        for body in bodies:
+            self.stops.said(parse(body))
+        self._send(bodies)
+
+    def _send(self, bodies: list[bytes]) -> None:
+        for number, body in enumerate(bodies):
+            try:
+                self._channel.sock.sendall(framed(body))
+            except OSError as error:
+                self._keep_for_next(bodies[number:])
+                raise _BrokerLost from error
+
+    def _keep_for_next(self, bodies: list[bytes]) -> None:
+        """What log points say while there is no broker; `stops` keeps the stops, and answers have nobody to go to."""
+        self._unheard.extend(body for body in bodies if parse(body).get("event") == "output")
 
     def _to_debuggee(self, debuggee: socket.socket, body: bytes) -> None:
         message = parse(body)
@@ -170,8 +188,10 @@ class Relay:
                     say(f"the broker was killed and {reason}: resumed")
                 break
             if poll.poll(REDIAL_S * 1000):
-                for body in from_debuggee.bodies(_received(debuggee)):
+                bodies = from_debuggee.bodies(_received(debuggee))
+                for body in bodies:
                     self.stops.said(parse(body))
+                self._keep_for_next(bodies)
         raise _Over
 
 

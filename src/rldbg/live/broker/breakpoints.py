@@ -37,10 +37,10 @@ class Break:
     # Where it stops, by process: on a line without code it cannot.
     lines: dict[int, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    spent: set[int] = field(default_factory=set)
+    spent: set[str] = field(default_factory=set)
 
     def is_meant_for(self, process: Process) -> bool:
-        return process.number not in self.spent and self.selection.matches(process.subject())
+        return _identity(process) not in self.spent and self.selection.matches(process.subject())
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -81,7 +81,9 @@ class BreakTable:
             kept = body["breakpoints"] if body["owner"] == owner else []
             for each in kept:
                 self._last = int(each["id"]) - 1
-                self.add(each).hits.update(each["hits"])
+                made = self.add(each)
+                made.hits.update(each["hits"])
+                made.spent.update(each.get("spent") or ())
         except (OSError, ValueError, KeyError, TypeError, UsageError):
             # None were kept, or not by us.
             return
@@ -95,7 +97,7 @@ class BreakTable:
         self.revision += 1
         if self._file is None:
             return
-        rows = [each.to_dict() for each in self._breaks.values()]
+        rows = [each.to_dict() | {"spent": sorted(each.spent)} for each in self._breaks.values()]
         body = {"schema_version": 1, "owner": self._owner, "breakpoints": rows}
         self._files.write(self._file, json.dumps(body), "a broker that replaces this one begins without them")
 
@@ -198,14 +200,18 @@ class BreakTable:
         self._changed()
         return self._breaks[number]
 
-    def note_stop(self, process: Process) -> bool:
-        """Counts a stop for the breakpoint it belongs to; True when one of them has done its service there."""
+    def note_stop(self, process: Process, *, is_taken_over: bool = False) -> bool:
+        """Counts a stop for the breakpoint it belongs to; True when one of them has done its service there.
+
+        A stop that was taken over may have been counted by the broker that died: what has done its service was."""
         stop = process.stop
         if stop is None:
             return False
         paths = self._paths.get(process.number, {})
         spent = False
         for each in self.meant_for(process):
+            if is_taken_over and not each.once:
+                continue
             if (each.exception and stop.reason == "exception") or (
                 each.file
                 and each.lines.get(process.number, each.line) == stop.line
@@ -213,7 +219,7 @@ class BreakTable:
             ):
                 each.hits[process.who] += 1
                 if each.once:
-                    each.spent.add(process.number)
+                    each.spent.add(_identity(process))
                     spent = True
                     if each.selection.text == f"@{process.facts.get('pid')}":
                         # As tbreak does: it was for this process alone.
@@ -239,6 +245,11 @@ class LogPoints:
 
     def recent(self) -> list[dict[str, Any]]:
         return list(self._recent)
+
+
+def _identity(process: Process) -> str:
+    """What every broker of the run knows a process by."""
+    return f"{process.facts.get('host')}:{process.facts.get('pid')}"
 
 
 def _check_condition(text: str) -> None:

@@ -133,7 +133,7 @@ class DebugSessions:
             process.declared = None
         else:
             process.stop_count += 1
-        if not stop.is_taken_over and self.breaks.note_stop(process):
+        if self.breaks.note_stop(process, is_taken_over=stop.is_taken_over):
             self.spawn(self.apply_breaks(process))
 
     async def apply_breaks(self, process: Process) -> None:
