@@ -16,8 +16,8 @@ SCENES = Path(__file__).with_name("ray_wait_scenes.py")
 # One sentence must hold all words of a line.
 SENTENCES = {
     "calls": ["Partner.answer (actor second)", "Partner.answer (actor first)", "should run answer", "(deadlock)"],
-    "queue": ["consumer waits at ray_wait_scenes.py:", "an item of a Ray queue", "no running task puts one in"],
-    "dead_producer": ["abandoned waits at", "an item of a Ray queue", "actor producer has died"],
+    "queue": ["consumer waits at ray_wait_scenes.py:", "(ray.util.queue)", "nobody is seen who would put an item in"],
+    "dead_producer": ["abandoned waits at", "(ray.util.queue)", "actor producer has died"],
     "unschedulable": [
         "waits_for_huge waits at",
         "actor Huge",

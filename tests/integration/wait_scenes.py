@@ -935,6 +935,32 @@ def slow_rank():
     dist.all_reduce(torch.ones(2))
 
 
+def remote_call():
+    """A call of gRPC without a deadline, whose handler waits for weights that nobody loads."""
+    port = _free_port()
+    loaded = threading.Event()
+
+    def generate(request, context):
+        loaded.wait()
+        return request
+
+    if os.fork() == 0:
+        import grpc
+
+        handler = grpc.unary_unary_rpc_method_handler(generate)
+        service = grpc.method_handlers_generic_handler("engine.Engine", {"Generate": handler})
+        server = grpc.server(ThreadPoolExecutor(1))
+        server.add_generic_rpc_handlers((service,))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+        server.wait_for_termination()
+    import grpc
+
+    ask = grpc.insecure_channel(f"127.0.0.1:{port}").unary_unary("/engine.Engine/Generate")
+    ready()
+    ask(b"prompt", wait_for_ready=True)
+
+
 def begun_receive():
     """For torchrun: the first rank waits for a transfer that it began, the last one is elsewhere."""
     import torch

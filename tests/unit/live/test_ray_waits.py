@@ -4,6 +4,11 @@ from rldbg.live import explain
 
 WAITING = {"kind": "ray_get", "tasks": [], "count": 1, "methods": ["get"]}
 
+# Its id in the bytes that are read from outside.
+QUEUE_ID = b"queue".hex()
+TAKING = {"kind": "queue_get", "type": "Ray queue", "between": "ray", "name": "results", "key": "0x2"}
+TAKING |= {"shared": f"shared:ray:{QUEUE_ID}", "ended_by": ["put"], "users": []}
+
 
 def _view(actors=(), tasks=(), groups=(), free=None):
     node = {"node_id": "n", "host": "h", "ip": "1", "alive": True, "total": {"CPU": 4.0}, "free": free or {"CPU": 0.0}}
@@ -19,6 +24,9 @@ def _task(name, state, pid=None, actor="", parent="", **more):
     facts = {"task_id": name, "name": name, "state": state, "actor_id": actor, "parent_task_id": parent, "node_id": "n"}
     facts |= {"worker_pid": pid, "type": "ACTOR_TASK" if actor else "NORMAL_TASK", "required_resources": {}}
     return facts | {"placement_group_id": None} | more
+
+
+QUEUE = _actor(QUEUE_ID, 5) | {"class_name": "_QueueActor"}
 
 
 def _worker(who, pid, function, wait=None):
@@ -84,10 +92,43 @@ def test_a_generator_whose_items_nobody_takes_is_named():
 def test_an_actor_that_nobody_needs_any_more_is_no_reason():
     words = "The actor is dead because all references to the actor were removed."
     cause = {"actor_died_error_context": {"error_message": words}}
-    queue = _actor("queue", 5) | {"class_name": "_QueueActor"}
-    tasks = [_task("call", "RUNNING", 1), _task("_QueueActor.get", "RUNNING", 5, "queue", parent="call")]
-    said = _verdicts([_worker("caller", 1, "call")], _view([queue, _actor("old", 2, "DEAD", death_cause=cause)], tasks))
-    assert "an item of a Ray queue" in said and "old" not in said
+    view = _view([QUEUE, _actor("old", 2, "DEAD", death_cause=cause)])
+    said = _verdicts([_worker("caller", 1, "call", TAKING)], view)
+    assert "an item of queue `results` (ray.util.queue); nobody is seen who would put an item in" in said
+    assert "old" not in said
+
+
+def test_who_fills_a_queue_of_ray_is_found_on_any_node():
+    # GIVEN a trainer that takes, and an engine of another host, seen from outside, that would put
+    engine = _worker("engine", 2, "loop", {"kind": "event", "name": "self.ready", "key": "0x1"}) | {"host": "far"}
+    engine["threads"][0]["shares"] = {"shared:ray:00ff7175657565aa": ["put"]}
+    said = _verdicts([_worker("trainer", 1, "fit", TAKING), engine], _view([QUEUE]))
+    assert "(ray.util.queue); engine should put an item in, and waits at job.py:5 (loop) for event `self.ready`" in said
+
+
+def test_who_only_has_a_queue_of_ray_may_fill_it():
+    engine = _worker("engine", 2, "loop", {"kind": "sleep"})
+    engine["threads"][0]["shares"] = {"shared:ray:7175657565": []}
+    said = _verdicts([_worker("trainer", 1, "fit", TAKING), engine], _view([QUEUE]))
+    assert "engine may put an item in, but sleeps" in said and "nobody" not in said
+
+
+def test_a_failed_method_of_a_living_actor_is_told_with_the_queue_that_nobody_fills():
+    failed = _task("Engine.loop", "FAILED", 2, "engine", error_message="Traceback\n  line\nValueError: no weights\n")
+    said = _verdicts([_worker("trainer", 1, "fit", TAKING)], _view([QUEUE, _actor("engine", 2)], [failed]))
+    assert "nobody is seen who would put an item in; Engine.loop has failed: ValueError: no weights" in said
+
+
+def test_a_method_whose_argument_is_missing_is_not_an_idle_actor():
+    tasks = [
+        _task("call", "RUNNING", 1),
+        _task("generate", "PENDING_NODE_ASSIGNMENT", parent="call", required_resources={"CPU": 9.0}),
+        _task("Trainer.step", "PENDING_ARGS_AVAIL", None, "trainer", parent="call"),
+    ]
+    idle = _worker("trainer", 2, "main_loop", {"kind": "idle"})
+    waiting = _worker("caller", 1, "call", WAITING | {"tasks": ["Trainer.step"]})
+    said = _verdicts([waiting, idle], _view([_actor("trainer", 2)], tasks))
+    assert "waits for its arguments; task generate is that task, which may make them, but cannot be scheduled" in said
 
 
 def test_a_dead_actor_is_told_with_its_reason():

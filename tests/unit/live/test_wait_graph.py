@@ -456,3 +456,10 @@ def test_a_shared_semaphore_that_its_users_release_themselves_is_not_left_to_oth
     said = " | ".join(each.verdict for each in found)
     assert "semaphore `slots`; no thread is seen holding it: it was acquired and never released" in said
     assert "may release" not in said and "(deadlock)" not in said
+
+
+def test_a_pool_whose_workers_end_at_once_is_told():
+    wait = {"kind": "future", "name": "pool", "key": "0x1", "type": "Pool", "keeps_workers": True}
+    looks = [_process(1, _thread("main", wait, main=True), children=[{"pid": n, "state": "running"}]) for n in (2, 3)]
+    (found,) = explain(looks[1:], before=looks[:1])
+    assert "the workers of the pool end as soon as they have started, and are replaced" in found.verdict

@@ -8,12 +8,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .looking import SHARED_BY_RAY
     from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
     from .outside import look, mark_moved
     from .places import is_users
     from .snapshot import add_own_waits
 
 __all__ = [
+    "SHARED_BY_RAY",
     "add_native_waits",
     "add_own_waits",
     "is_users",
@@ -22,7 +24,13 @@ __all__ = [
     "may_wait_for_gpu",
     "may_wait_for_interpreter",
 ]
-_MODULES = {"add_own_waits": "snapshot", "is_users": "places", "look": "outside", "mark_moved": "outside"}
+_MODULES = {
+    "SHARED_BY_RAY": "looking",
+    "add_own_waits": "snapshot",
+    "is_users": "places",
+    "look": "outside",
+    "mark_moved": "outside",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from .looking import Looking, Wait, WaitRules
-from .objects import Frame, exception_text, is_a
+from .objects import Frame, Object, exception_text, is_a
 
 _LOCK_FILES = ("canonical", "lock_filename")
 _POOLS = (
@@ -12,6 +12,7 @@ _POOLS = (
     ("aiohttp/connector.py", frozenset({"_wait_for_available_connection"})),
     ("urllib3/connectionpool.py", frozenset({"_get_conn"})),
 )
+_GRPC = ("grpc/_channel.py", "grpc/aio/_call.py")
 _LIMITS = ("_max_connections", "_limit", "maxsize")
 
 
@@ -53,6 +54,25 @@ def _tenacity(frame: Frame, looking: Looking) -> Wait:
     return {"kind": "sleep", "polls": f"in tenacity that tries again{times}{raised}"}
 
 
+def _rpc(frame: Frame, looking: Looking) -> Wait:
+    return rpc_wait(looking.frames[: looking.user]) or {"kind": "unknown"}
+
+
+def rpc_wait(frames: Sequence[Frame]) -> Wait | None:
+    """A call of gRPC that waits for its answer."""
+    own = [frame for frame in frames if frame.file.endswith(_GRPC)]
+    owners = [value for frame in own if (value := frame.variable("self")) is not None]
+    # A call in progress keeps them in its state; those of asyncio keep them in C.
+    owners += [state for value in owners if (state := value.get("_state")) is not None]
+    told = {name: _first_text(owners, name, f"_{name}") for name in ("method", "target")}
+    return {"kind": "stream", "rpc": told["method"], "address": told["target"]} if own else None
+
+
+def _first_text(owners: Sequence[Object], *names: str) -> str:
+    texts = (value.text() for owner in owners for name in names if (value := owner.get(name)) is not None)
+    return next(filter(None, texts), "")
+
+
 def _connection_pool(frame: Frame, looking: Looking) -> Wait:
     return pool_wait(looking.frames[: looking.user]) or {"kind": "unknown"}
 
@@ -70,6 +90,7 @@ def pool_wait(frames: Sequence[Frame]) -> Wait | None:
 
 CLIENT_RULES: WaitRules = (
     *((file, functions, _connection_pool) for file, functions in _POOLS),
+    ("grpc/_channel.py", frozenset({"_blocking", "result", "_next", "_next_response"}), _rpc),
     ("zmq/sugar/socket.py", frozenset({"recv", "recv_multipart", "recv_pyobj", "recv_json", "poll"}), _message),
     ("zmq/sugar/poll.py", frozenset({"poll"}), _message),
     ("filelock/_api.py", frozenset({"acquire", "__enter__"}), _file_lock),

@@ -11,7 +11,8 @@ _LOCAL = ("127.0.0.1", "::1")
 
 
 def connected_processes(pid: int, everyone: Iterable[int], library: str) -> list[int] | None:
-    """Those with a library at the other end of any connection; None when only other hosts may be there."""
+    """Those with a library at the other end of any connection; None when only other hosts, or
+    processes that may not be looked at, can be there."""
     own = _sockets(pid)
     rows = [
         row
@@ -22,9 +23,25 @@ def connected_processes(pid: int, everyone: Iterable[int], library: str) -> list
     mine = [(local, peer) for local, peer, inode in rows if inode in own and not peer.endswith(":0")]
     far = {ends.get((peer, local), "") for local, peer in mine}
     far |= {unix_peer(inode) for inode in own - {inode for _, _, inode in rows}}
-    others = [each for each in everyone if each != pid and _sockets(each) & (far - {"", "0"}) and _uses(each, library)]
+    open_ends = far - {"", "0"}
+    sockets = {each: found for each in everyone if each != pid and (found := _sockets(each) & open_ends)}
+    others = [each for each in sockets if _uses(each, library)]
+    # Those that no process has which may be looked at belong to another user, or to another container.
+    hidden = open_ends - own - {inode for found in sockets.values() for inode in found}
     elsewhere = any(peer.rpartition(":")[0] not in (*_LOCAL, local.rpartition(":")[0]) for local, peer in mine)
-    return None if elsewhere and not others else sorted(others)
+    return None if (elsewhere or hidden) and not others else sorted(others)
+
+
+def connection_to(pid: int, address: str) -> int | None:
+    """The descriptor of a connection of a process to HOST:PORT; a host that has a name is any with that port."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    tables = (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6))
+    rows = [row for table, family in tables for row in _rows(pid, table, family)]
+    named = not host.replace(".", "").isdigit() and ":" not in host
+    inodes = {
+        inode for _, peer, inode in rows if peer.rpartition(":")[2] == port and (named or peer == f"{host}:{port}")
+    }
+    return next((number for number, inode in _descriptors(pid) if inode in inodes), None)
 
 
 def _rows(pid: int, table: str, family: int) -> list[tuple[str, str, str]]:
@@ -34,11 +51,16 @@ def _rows(pid: int, table: str, family: int) -> list[tuple[str, str, str]]:
 
 
 def _sockets(pid: int) -> set[str]:
+    return {inode for _, inode in _descriptors(pid)}
+
+
+def _descriptors(pid: int) -> list[tuple[int, str]]:
+    """Of the sockets of a process; empty where it may not be looked at."""
     try:
-        targets = [_target(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        found = [(int(each.name), _target(each)) for each in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
-        return set()
-    return {target[8:-1] for target in targets if target.startswith("socket:[")}
+        return []
+    return [(number, target[8:-1]) for number, target in found if target.startswith("socket:[")]
 
 
 def _target(path: Path) -> str:

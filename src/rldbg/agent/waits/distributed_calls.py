@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from .looking import Looking, Wait, WaitRules, has_timeout
+from .looking import Looking, Wait, WaitRules, has_timeout, ray_id, ray_queue_wait
 from .objects import Frame, Object, is_a
 from .resolving import resolve
 from .system_calls import kernel_wait
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "gather", "scatter")
 _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "reduce", "monitored_barrier")
-_REFERENCE_BYTES = 64
 
 
 def _ray_get(frame: Frame, looking: Looking) -> Wait:
@@ -22,30 +21,25 @@ def _ray_get(frame: Frame, looking: Looking) -> Wait:
     named = [resolve(call.receiver, place) for call in calls if call.method == "ready"] if place is not None else []
     return wait | {
         "timeout": has_timeout(frame),
-        "groups": [_id(group.get("id")) for group in named if group is not None],
+        "groups": [ray_id(group.get("id")) for group in named if group is not None],
     }
+
+
+def _ray_queue(frame: Frame, looking: Looking) -> Wait:
+    return ray_queue_wait(frame, looking.name(frame.variable("self"), frame.function.rpartition(".")[2]))
 
 
 def _placement_group(frame: Frame, looking: Looking) -> Wait:
     group = frame.variable("self")
-    ids = [_id(group.get("id"))] if group is not None else []
+    ids = [ray_id(group.get("id"))] if group is not None else []
     return {"kind": "ray_get", "tasks": [], "count": 1, "methods": ["ready"], "groups": ids, "timeout": True}
-
-
-def _id(value: Object | None) -> str:
-    """The id of one of Ray's objects; from outside, the bytes that hold it."""
-    own, raw = getattr(value, "value", None), getattr(value, "raw", None)
-    try:
-        return str(raw(_REFERENCE_BYTES).hex() if raw is not None else own.hex() if own is not None else "")
-    except (AttributeError, TypeError, RuntimeError):
-        return ""
 
 
 def ray_task(ref: Object) -> str:
     """The task that makes an object, as Ray says in the process itself; elsewhere the bytes that hold its id."""
     value, raw = getattr(ref, "value", None), getattr(ref, "raw", None)
     if raw is not None and is_a(ref, "ObjectRef"):
-        return _id(ref)
+        return ray_id(ref)
     try:
         return str(value.task_id().hex()) if value is not None else ""
     except (AttributeError, TypeError, RuntimeError):
@@ -123,7 +117,7 @@ DISTRIBUTED_RULES: WaitRules = (
     ("torch/distributed/utils.py", frozenset({"_verify_param_shape_across_processes"}), _parameters),
     ("torch/nn/parallel/distributed.py", frozenset({"_distributed_broadcast_coalesced"}), _parameters),
     ("ray/util/placement_group.py", frozenset({"wait"}), _placement_group),
-    ("ray/util/queue.py", frozenset({"get", "put"}), _ray_get),
+    ("ray/util/queue.py", frozenset({"get", "put"}), _ray_queue),
     ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}), _data_loader),
     ("ray/_private/worker.py", frozenset({"get", "wait", "get_objects"}), _ray_get),
     ("torch/cuda/__init__.py", frozenset({"synchronize"}), _cuda),

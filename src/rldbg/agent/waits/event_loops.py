@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .client_calls import pool_wait
+from .client_calls import pool_wait, rpc_wait
 from .distributed_calls import ray_task
-from .looking import queue_facts, queue_of, serves
+from .looking import queue_facts, queue_of, ray_queue_wait, serves
 from .objects import Frame, Object, chain_of, exception_text, is_a
 from .places import is_users, users_place
 from .resolving import resolve
@@ -33,6 +33,8 @@ _PRIMITIVES = {
 }
 
 
+# Of aiohttp, and of httpcore.
+_ASKED = ("_key", "_origin")
 _TRANSPORTS = (("_transport",), ("transport",), ("_protocol", "transport"), ("_connection", "_protocol", "transport"))
 
 
@@ -96,12 +98,14 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
     user = users_place(frames)
     place = frames[user or 0] if frames else None
     expression = sources.awaited(place) if place is not None else None
-    if user and (found := pool_wait(frames[:user]) or _connected(frames[:user])):
+    if user and (found := pool_wait(frames[:user]) or rpc_wait(frames[:user]) or _connected(frames[:user])):
         return found
     for frame in reversed(frames[: user if user is not None else len(frames)]):
         file, function = frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]
         if serves(frame):
             return {"kind": "serving"}
+        if frame.file.endswith("ray/util/queue.py") and function in ("get_async", "put_async") and place is not None:
+            return ray_queue_wait(frame, _name_of(frame.variable("self"), place, sources))
         kind = _PRIMITIVES.get((file, function)) if "/asyncio/" in frame.file else None
         if kind == "inner":
             if inner := _inner(frame, expression):
@@ -174,7 +178,19 @@ def _connected(frames: list[Frame]) -> dict[str, Any]:
                 value = value.get(name) if value is not None else None
             if value is not None and (found := _connection(value)):
                 return {"kind": "stream"} | found
-    return {}
+    # Transports of uvloop keep that in C: the client knows the address that it asks.
+    owners = [value for frame in frames if (value := frame.variable("self")) is not None]
+    owners += [inner for value in owners if (inner := value.get("_connection")) is not None]
+    asked = [where for value in owners for name in _ASKED if (where := value.get(name)) is not None]
+    addresses = [f"{host.text()}:{port.number()}" for each in asked for host, port in _host_and_port(each)]
+    return {"kind": "stream", "peer": addresses[0], "address": addresses[0]} if addresses else {}
+
+
+def _host_and_port(where: Object) -> Iterator[tuple[Object, Object]]:
+    """Of what a client knows a server by: a tuple that begins with them, or an object that has both."""
+    host, port = where.elements()[:2] if len(where.elements()) > 1 else (where.get("host"), where.get("port"))
+    if host is not None and host.text() and port is not None and port.number():
+        yield host, port
 
 
 def _connection(transport: Object) -> dict[str, Any]:
@@ -188,14 +204,16 @@ def _connection(transport: Object) -> dict[str, Any]:
     return {"peer": f"{parts[0].text()}:{parts[1].number()}", "descriptor": number}
 
 
+def _name_of(value: Object | None, place: Frame, sources: Sources) -> str:
+    """What the user's line calls an object."""
+    named = [(call.name, resolve(call.receiver, place)) for call in sources.calls_at(place)]
+    own = [name for name, found in named if value is not None and found is not None and found.address == value.address]
+    return own[-1] if own else ""
+
+
 def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources: Sources) -> dict[str, Any]:
     value = queue_of(frame) or frame.variable("self")
-    place = frames[user]
-    name = ""
-    for call in sources.calls_at(place):
-        found = resolve(call.receiver, place)
-        if value is not None and found is not None and found.address == value.address:
-            name = call.name
+    name = _name_of(value, frames[user], sources)
     wait: dict[str, Any] = {
         "kind": kind,
         "name": name,

@@ -6,6 +6,7 @@ import re
 import socket
 import stat
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,14 @@ def descendants(pid: int, everyone: dict[int, Facts]) -> list[int]:
         ]
         found += below
     return found
+
+
+def hidden_relatives(pid: int, everyone: Mapping[int, Facts]) -> bool:
+    """Whether one of the processes that may have inherited a pipe of this one may not be looked at (sudo, setuid)."""
+    top = pid
+    while (parent := int(everyone.get(top, {}).get("parent") or 0)) in everyone and _owner(parent) == _owner(pid):
+        top = parent
+    return any(not os.access(f"/proc/{each}/fd", os.R_OK) for each in descendants(top, dict(everyone)))
 
 
 def environment_of(pid: int) -> dict[str, str]:

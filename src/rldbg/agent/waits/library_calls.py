@@ -116,6 +116,13 @@ def _future(frame: Frame, looking: Looking) -> Wait:
     return own_wait(frame, "future", looking, "result", "exception")
 
 
+def _pool_result(frame: Frame, looking: Looking) -> Wait:
+    value = frame.variable("self")
+    pool = value if is_a(value, "Pool") else value.get("_pool") if value is not None else None
+    most = pool.get("_maxtasksperchild") if pool is not None else None
+    return _future(frame, looking) | {"keeps_workers": most is not None and most.kind == "NoneType"}
+
+
 def _futures(frame: Frame, looking: Looking) -> Wait:
     return {"kind": "future", "name": "", "key": "", "timeout": has_timeout(frame)}
 
@@ -208,7 +215,7 @@ _RULES: WaitRules = (
     ("multiprocessing/synchronize.py", frozenset({"wait", "wait_for"}), _between_processes),
     ("multiprocessing/managers.py", frozenset({"_callmethod"}), _managed),
     ("multiprocessing/process.py", frozenset({"join"}), _child),
-    ("multiprocessing/pool.py", frozenset({"get", "wait", "next", "map", "apply", "starmap"}), _future),
+    ("multiprocessing/pool.py", frozenset({"get", "wait", "next", "map", "apply", "starmap"}), _pool_result),
     ("multiprocessing/connection.py", frozenset({"recv", "recv_bytes", "accept", "poll", "wait"}), _connection),
     ("subprocess.py", frozenset({"wait", "communicate", "run", "check_output", "call", "check_call"}), _child),
     ("ray/_private/worker.py", frozenset({"main_loop"}), _idle),

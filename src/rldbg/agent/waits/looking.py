@@ -11,6 +11,9 @@ from .source import Sources
 
 Wait = dict[str, Any]
 SHARED = "shared:"
+# Followed by the id of the queue's actor, or from outside by bytes that contain it.
+SHARED_BY_RAY = f"{SHARED}ray:"
+_RAY_ID_BYTES = 64
 LOCKS = (
     "lock",
     "RLock",
@@ -116,12 +119,36 @@ def lock_key(value: Object | None, name: str) -> str:
     return f"{value.address:#x}" if value is not None else f"~{name}"
 
 
+def ray_id(value: Object | None) -> str:
+    """The id of one of Ray's objects; from outside, the bytes that hold it."""
+    own, raw = getattr(value, "value", None), getattr(value, "raw", None)
+    try:
+        return str(raw(_RAY_ID_BYTES).hex() if raw is not None else own.hex() if own is not None else "")
+    except (AttributeError, TypeError, RuntimeError):
+        return ""
+
+
+def is_ray_queue(value: Object | None) -> bool:
+    """One of `ray.util.queue`: its items are in an actor."""
+    return value is not None and value.kind == "Queue" and "actor" in value.attributes()
+
+
+def ray_queue_wait(frame: Frame, name: str) -> Wait:
+    """In a method of a queue of Ray that takes an item or puts one in."""
+    queue, action = frame.variable("self"), "get" if "get" in frame.function.rpartition(".")[2] else "put"
+    key = f"{queue.address:#x}" if queue is not None else ""
+    wait = {"kind": f"queue_{action}", "type": "Ray queue", "between": "ray", "name": name, "key": key}
+    return wait | {"shared": shared_key(queue), "timeout": has_timeout(frame)}
+
+
 def shared_key(value: Object | None) -> str:
     """What all processes know an object by that they share: its number at its manager, or the semaphore that it is
-    made of; empty for any other object."""
+    made of, or the actor of a queue of Ray; empty for any other object."""
     token = value.get("_token") if is_a(value, "BaseProxy") and value is not None else None
     if token is not None and (number := token.get("id")) is not None:
         return f"{SHARED}manager:{number.text()}"
+    if is_ray_queue(value) and value is not None and (actor := value.get("actor")) is not None:
+        return f"{SHARED_BY_RAY}{ray_id(actor.get('_ray_actor_id'))}"
     for path in _SEMAPHORES if is_a(value, *_SYNCHRONIZED) else ():
         inner = value
         for name in path:

@@ -147,6 +147,8 @@ class OwnObject:
         return self.value.qsize() if type(self.value).__name__ == "SimpleQueue" else None
 
     def text(self) -> str | None:
+        if isinstance(self.value, bytes):
+            return bytes.decode(self.value, "utf-8", "replace")
         return str.__str__(self.value) if isinstance(self.value, str) else None
 
     def number(self) -> int | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .chosen import chosen_processes, describe, told_rank, without_inherited_ranks
-from .kernel import Facts, thread_facts, tracing_note
+from .kernel import Facts, children_of, thread_facts, tracing_note
 from .layout import LayoutError, MemoryLayout, measured_layout
 from .memory import ProcessMemory
 from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
@@ -69,7 +69,7 @@ class _Looks:
         self._sources: dict[str, Sources] = {}
 
     def glance(self, pid: int) -> Facts:
-        """Only where the threads are and how much processor time they have used."""
+        """Only where the threads are, how much processor time they have used, and the child processes."""
         try:
             memory = ProcessMemory(pid, self._layout(pid))
         except (OSError, LayoutError):
@@ -79,10 +79,11 @@ class _Looks:
         finally:
             memory.close()
         return {
+            "children": children_of(pid),
             "threads": [
                 {"native": t.native, "frames": list(map(frame_facts, t.frames)), "kernel": thread_facts(pid, t.native)}
                 for t in threads
-            ]
+            ],
         }
 
     def _sources_of(self, pid: int) -> Sources:
@@ -149,6 +150,8 @@ class _Looks:
 def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
     """Marks the threads whose frames or processor time say that they go on; a wait for a GPU takes time as well."""
     first = {thread["native"]: thread for thread in before.get("threads") or []}
+    old_children, children = ({child["pid"] for child in each.get("children") or []} for each in (before, after))
+    after["replaced_children"] = bool(old_children) and not old_children & children
     ticks = os.sysconf("SC_CLK_TCK")
     for thread in after.get("threads") or []:
         old = first.get(thread["native"])

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from .blocking import wait_of
-from .connected import connected_processes
+from .connected import connected_processes, connection_to
 from .ended import ended_process, ended_processes, ended_threads, last_exception
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts
 from .file_locks import contested_file, file_lock_holders
@@ -18,12 +18,13 @@ from .kernel import (
     children_of,
     ends_of,
     file_facts,
+    hidden_relatives,
     listener,
     other_end,
     process_facts,
     thread_facts,
 )
-from .looking import LOCKS, Looking, Wait, lock_key, shared_key
+from .looking import LOCKS, Looking, Wait, is_ray_queue, lock_key, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
@@ -39,6 +40,7 @@ _ADDED_TO_STACKS = (
     "pooled",
     "loops",
     "daemon",
+    "serves",
     "kernel",
     "wait",
     "holds",
@@ -49,10 +51,10 @@ _ADDED_TO_STACKS = (
 )
 _MOST_HELD = 100
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
-_FILLING = frozenset({"put", "put_nowait", "send", "send_bytes"})
+_FILLING = frozenset({"put", "put_nowait", "send", "send_bytes", "put_async", "put_nowait_batch"})
 _OPPOSITE = {
     "queue_get": _FILLING,
-    "queue_put": frozenset({"get", "get_nowait"}),
+    "queue_put": frozenset({"get", "get_nowait", "get_async", "get_nowait_batch"}),
     "queue_join": frozenset({"task_done"}),
     "event": frozenset({"set"}),
     "condition": frozenset({"notify", "notify_all"}),
@@ -151,6 +153,7 @@ def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
         "pooled": any(frame.file.endswith(_POOLS) for frame in thread.frames[users_place(thread.frames) or 0 :]),
         "loops": any(frame.file.endswith("asyncio/base_events.py") for frame in thread.frames),
         "daemon": thread.daemon,
+        "serves": any(frame.file.endswith("grpc/_server.py") for frame in thread.frames),
         "frames": [frame_facts(frame) for frame in thread.frames],
         "kernel": {name: kernel[name] for name in ("state", "cpu", "call", "channel") if name in kernel},
         "wait": wait_of(looking),
@@ -204,7 +207,9 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
     used = [(entry, list(chain.from_iterable(_uses(frame, sources) for frame in frames))) for entry, frames in waiting]
     reached = [(entry, _methods((each.address, method) for each, method in uses)) for entry, uses in used]
     for entry, uses in used:
-        shared = _methods((key, method) for each, method in uses if method and (key := shared_key(each)))
+        # Of a queue of Ray, also that somebody has it: what fills it may be in a function that is not running yet.
+        at_hand = ((each, method) for each, method in uses if method or is_ray_queue(each))
+        shared = _methods((key, method) for each, method in at_hand if (key := shared_key(each)))
         entry["shares"] = {key: sorted(methods) for key, methods in shared.items()}
     for entry, frames in waiting:
         wait = entry["wait"]
@@ -271,24 +276,32 @@ def _any_process(pid: int) -> Facts:
 
 def _leads_elsewhere(wait: Wait) -> bool:
     told = wait.get("file") or wait.get("files") or wait["kind"] == "message"
-    return bool(told) or wait.get("descriptor") is not None
+    return bool(told or wait.get("address") or "rpc" in wait) or wait.get("descriptor") is not None
+
+
+def _known_ends(pid: int, ends: set[int], everyone: Mapping[int, Facts]) -> list[int] | None:
+    """None where a process may have it that may not be looked at."""
+    return sorted(ends) if ends - {pid} or not hidden_relatives(pid, everyone) else None
 
 
 def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
     """Who is at the other end of a pipe, holds a file lock, or is the process that is waited for."""
+    if wait.get("address") and wait.get("descriptor") is None:
+        wait["descriptor"] = connection_to(pid, str(wait["address"]))
     if wait.get("descriptor") is not None:
         wait["file"] = file_facts(pid, int(wait["descriptor"]))
     file = wait.get("file") or {}
     if file.get("kind") == "pipe":
         wants_writer = wait["kind"] == "queue_get" or wait.get("call") in ("read", "readv", *POLLING)
         ends = [end for end in ends_of(str(file.get("inode")), dict(everyone)) if end["writes"] == wants_writer]
-        wait["ends"] = sorted({end["pid"] for end in ends})
+        wait["ends"] = _known_ends(pid, {end["pid"] for end in ends}, everyone)
     if file.get("peer") and (other := other_end(pid, file)) is not None:
         if other == "0" or file.get("connection") == "connecting":
             wait["accepted"] = False
             other = listener(pid, str(file["peer"]))
         ends = ends_of(other, dict(everyone)) if other else []
-        wait["ends"] = sorted({end["pid"] for end in ends})
+        # An end that no process has which may be looked at is another user's, or in another container.
+        wait["ends"] = sorted({end["pid"] for end in ends}) if ends or not other else None
         wait["sockets"] = [[end["pid"], end["descriptor"]] for end in ends]
     elif file.get("kind") == "socket" and not file.get("local") and (peer := unix_peer(str(file["inode"]))):
         # Nobody has it open while the connection is not accepted: then it is not known who will.
@@ -301,9 +314,13 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
         wait |= {"kind": "file_lock", "path": path}
     if wait["kind"] == "message":
         wait["ends"] = connected_processes(pid, everyone, "zmq")
+    if "rpc" in wait and not file:
+        # Calls of asyncio keep their address in C: a single process at the other end of a connection is meant.
+        others = connected_processes(pid, everyone, "cygrpc") or []
+        wait["ends"] = others if len(others) == 1 else None
     if wait["kind"] == "file_lock":
         wait["holders"] = file_lock_holders(pid, str(wait.get("path") or ""))
     if wait["kind"] == "child" and wait.get("pid"):
         wait["child"] = process_facts(int(wait["pid"]))
-    others = [*(wait.get("ends") or []), *(wait.get("holders") or []), *([wait["pid"]] if wait.get("child") else [])]
-    wait["processes"] = [facts for each in others if each != pid and (facts := _any_process(each))]
+    concerned = [*(wait.get("ends") or []), *(wait.get("holders") or []), *([wait["pid"]] if wait.get("child") else [])]
+    wait["processes"] = [facts for each in concerned if each != pid and (facts := _any_process(each))]

@@ -34,6 +34,11 @@ def explain(
         if first.get("pid") == after.get("pid") and all("native" in t for t in after.get("threads") or [{}]):
             mark_moved(first, after, LOOKS_APART_S)
     known = [_with_crash(stack) for stack in stacks]
+    if ray:
+        # Not loaded where there is no Ray.
+        from rldbg.live.diagnosis.ray_queues import with_queue_ids
+
+        known = with_queue_ids(known, ray)
     collectives = diagnose_stacks(before, known) if any(stack.get("groups") for stack in known) else None
     nodes = nodes_of(known)
     seen = any(node.kind == "collective" for node in nodes)
@@ -114,7 +119,14 @@ def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:
     verdict, found_in, _ = found.verdict.partition("; it is in ")
     if found_in and len(found.ranks) == 1 and reasons:
         found = replace(found, verdict=f"{verdict}; {reasons.pop(0)}")
-    return HangDiagnosis(found.verdict, found.kind, found.ranks, (*reasons[:3], *found.evidence), found.fix)
+    if found.kind == "absent" and _all_compute(found.ranks, graph):
+        found = replace(found, kind="computing", fix=(_SLOW,))
+    return replace(found, evidence=(*reasons[:3], *found.evidence))
+
+
+def _all_compute(ranks: Sequence[int], graph: WaitGraph) -> bool:
+    mains = [node for node in graph.nodes.values() if node.id[2:] == ("main",) and node.kind == "computing"]
+    return set(ranks) <= {node.rank for node in mains}
 
 
 def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> HangDiagnosis:

@@ -29,6 +29,9 @@ def _pool_loss(entry: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> 
         return ""
     if entry.get("loops"):
         return "its thread runs an event loop, whose tasks cannot continue meanwhile"
+    if workers_keep_ending(entry["wait"], stack):
+        why = "what they print on standard error says why (their initializer, or an import)"
+        return f"the workers of the pool end as soon as they have started, and are replaced: {why}"
     fronts = [(stack.get("host"), child["pid"], "main") for child in stack.get("children") or []]
     idle = [front for front in fronts if front in known and known[front].background]
     if entry["wait"].get("type") not in _POOL_RESULTS or not idle:
@@ -36,6 +39,11 @@ def _pool_loss(entry: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> 
     return (
         f"all {len(idle)} workers of the pool are idle: the one that had this work has ended, and was replaced silently"
     )
+
+
+def workers_keep_ending(wait: WaitFacts, stack: WaitFacts) -> bool:
+    """A pool that keeps its workers for all tasks has started others within a second."""
+    return bool(wait.get("keeps_workers") and stack.get("replaced_children"))
 
 
 def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
@@ -69,11 +77,10 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         elif wait.get("between") == "processes" and wait.get("ends") is None:
             return gone or f"no parent or child process of it is seen that would {DUTIES[kind][1]}"
         elif functions:
-            nobody = (
-                f"only {listed} would {DUTIES[kind][1]}, and nothing runs {'it' if len(functions) == 1 else 'them'}"
-            )
+            them = "it" if len(functions) == 1 else "them"
+            nobody = f"in its file only {listed} would {DUTIES[kind][1]}, and nobody is seen running {them}"
         else:
-            nobody = f"nothing that runs would {DUTIES[kind][1]}"
+            nobody = f"nobody is seen who would {DUTIES[kind][1]}"
         return f"{nobody}: {gone}" if gone else nobody
     if kind == "disk":
         return "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL"

@@ -6,13 +6,13 @@ from typing import Any
 
 from rldbg.agent import Message, snake_case
 from rldbg.live.diagnosis.entries import process_id
-from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, times_restarted
+from rldbg.live.diagnosis.ray_deaths import death_cause, times_restarted
+from rldbg.live.diagnosis.ray_queues import lost_users, queue_actor
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
 from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts
 
 _DONE = frozenset({"FINISHED", "FAILED"})
 _CREATION = "ACTOR_CREATION_TASK"
-_QUEUE = "_QueueActor"
 _ID_LENGTH = 48
 _REMOTE = re.compile(r"(\w+)(?:\.options\(.*\))?\.remote\(")
 # What can be the wait for a Ray task: in async actors it is a future of asyncio.
@@ -71,7 +71,9 @@ class _Joining:
 
     def joined(self) -> list[Node]:
         for node in self._nodes:
-            if node.waits and node.kind in _MAY_WAIT_FOR_RAY and not node.edges:
+            if node.wait.get("between") == "ray" and not node.edges:
+                self._queue(node)
+            elif node.waits and node.kind in _MAY_WAIT_FOR_RAY and not node.edges:
                 self._connect(node)
         return [*self._nodes, *self._added.values(), *self._unwaited()]
 
@@ -89,9 +91,6 @@ class _Joining:
         more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
         text = f"the result of {self._title(pending[0])}{more}"
         node.wait = {**node.wait, "kind": "ray_get", "text": text, "lost": ""}
-        if self._is_queue(pending[0]):
-            self._queue(node, pending[0])
-            return
         for task in pending:
             node.edges += self._edges(task)
 
@@ -106,7 +105,7 @@ class _Joining:
             node.wait = {**node.wait, "text": ready, "lost": "; ".join(lacks[:3])}
             self._explained |= {group["placement_group_id"] for group in groups}
             return
-        lost = "none of the tasks that it started is unfinished: the object was made elsewhere, or is lost"
+        lost = "Ray lists no unfinished task that it started: the object was made elsewhere, or is lost"
         node.wait = {**node.wait, "lost": lost}
 
     def _awaited(self, node: Node) -> Iterator[WaitFacts]:
@@ -150,31 +149,13 @@ class _Joining:
             return f"{name} (actor {actor['name']})"
         return name
 
-    def _is_queue(self, task: WaitFacts) -> bool:
-        actor = self._actors.get(task["actor_id"])
-        return actor is not None and str(actor["class_name"]).endswith(_QUEUE) and actor["state"] == "ALIVE"
-
-    def _queue(self, node: Node, task: WaitFacts) -> None:
-        """ray.util.queue: the queue's own actor only passes items on; who fills it is not recorded anywhere."""
-        method, pid = str(task["name"]).rpartition(".")[2], task["worker_pid"]
-        taking = "get" in method
-        what = "an item of a Ray queue" if taking else "room in a Ray queue"
-        dead = [
-            self._epitaph(actor) for actor in self._ray["actors"] if actor["state"] == "DEAD" and died_unasked(actor)
-        ]
-        nobody = f"no running task {'puts one in' if taking else 'takes one out'}"
-        others = [
-            self._title(other)
-            for other in self._tasks.values()
-            if other["state"] not in _DONE
-            and other["actor_id"] == task["actor_id"]
-            and other is not task
-            and ("put" if taking else "get") in str(other["name"])
-        ]
-        if others:
-            nobody = f"{others[0]} is about to"
-        wait = {"text": f"{what} (ray.util.queue.Queue, pid {pid})", "lost": ": ".join([nobody, *dead[:2]])}
-        node.wait = {**node.wait, **wait}
+    def _queue(self, node: Node) -> None:
+        """Nobody who is seen would end the wait: its actor has not started, or somebody has died who did."""
+        actor = queue_actor(node, self._ray)
+        if actor is not None and actor["state"] not in ("ALIVE", "DEAD"):
+            node.edges.append(Edge(self._actor_node(actor).id, "should keep its items"))
+        else:
+            node.wait = {**node.wait, "lost": "; ".join([str(node.wait["lost"]), *lost_users(self._ray)])}
 
     def _edges(self, task: WaitFacts) -> list[Edge]:
         actor = self._actors.get(task["actor_id"])
@@ -184,6 +165,8 @@ class _Joining:
             return [Edge(creating.id, f"should run {method} and is still in its constructor{again}")]
         if actor is not None and actor["state"] != "ALIVE":
             return [Edge(self._actor_node(actor).id, f"should run {method}")]
+        if task["state"] == "PENDING_ARGS_AVAIL":
+            return [Edge(self._without_arguments(task).id, "is that task")]
         if task["state"] in ("RUNNING", "RUNNING_IN_RAY_GET", "RUNNING_IN_RAY_WAIT") or actor is not None:
             pid = actor["pid"] if actor is not None else task["worker_pid"]
             node_id = actor["node_id"] if actor is not None else task["node_id"]
@@ -241,8 +224,6 @@ class _Joining:
         if state == "PENDING_NODE_ASSIGNMENT":
             lack = self._resources.lack(task["required_resources"], task["placement_group_id"])
             activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
-        elif state == "PENDING_ARGS_AVAIL":
-            return self._without_arguments(task)
         else:
             activity = f"has not begun ({state})"
         node = Node(("ray_task", task["task_id"]), f"task {task['name']}", activity=activity, gone=True)
@@ -270,11 +251,8 @@ class _Joining:
             Edge(edge.target, f"{edge.relation}, which may make them") for edge in edges if edge.target not in asking
         ]
         if not node.edges:
-            node.wait = {**wait, "lost": "they are not ready, and no task of its caller is unfinished"}
+            node.wait = {**wait, "lost": "they are not ready, and Ray lists no unfinished task of its caller"}
         return node
-
-    def _epitaph(self, actor: WaitFacts) -> str:
-        return f"actor {actor['name'] or actor['class_name']} has died: {death_cause(actor)}"
 
     def _unwaited(self) -> Iterator[Node]:
         """Actors and placement groups that cannot start and that nobody is seen waiting for yet."""

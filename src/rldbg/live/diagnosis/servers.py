@@ -27,6 +27,8 @@ def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: WaitFacts) -
     ends = {descriptor for owner, descriptor in wait.get("sockets") or () if owner == pid}
     others = [node for node in known.values() if node.id[:2] == (host, pid) and node is not main]
     serving = [node for node in (*others, main) if node.connections & ends][:1]
+    if wait.get("rpc") is not None and not serving:
+        serving = [node for node in others if node.serves and not node.background]
     if not serving and main.kind == "socket" and not (main.wait.get("file") or {}).get("peer"):
         serving = [node for node in others if not node.background and "task" not in node.id][:1]
     if not serving and main.kind in ("event_loop", "poll"):

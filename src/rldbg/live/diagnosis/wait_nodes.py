@@ -15,7 +15,7 @@ from rldbg.live.diagnosis.entries import (
     thread_key,
 )
 from rldbg.live.diagnosis.lock_holders import lock_edges
-from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, why_lost
+from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, why_lost, workers_keep_ending
 from rldbg.live.diagnosis.servers import own_server, servers_of
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, place_text
@@ -193,7 +193,8 @@ def _edges(
             above = [process_id(each) for each in stacks if stack.get("pid") in children_of(each)]
             others += [(*each, front_of(each[1], each[0], known)) for each in above]
             return [Edge(other, f"may {DUTIES[kind][1]}") for other in others if other in known]
-        return found or (_completers(stack, node, known) if kind == "future" else [])
+        ends = kind == "future" and not workers_keep_ending(wait, stack)
+        return found or (_completers(stack, node, known) if ends else [])
     if kind in _OWNED:
         ident = wait.get("ident") or wait.get("owner")
         return [Edge(thread_id(stack, ident), _OWNED[kind])] if ident else []
@@ -245,16 +246,19 @@ def _edges(
 
 def _sharing(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> list[Edge]:
     """Those of other processes of the host whose code at hand does with a shared object what ends the wait."""
-    others = [each for each in stacks if each.get("host") == stack.get("host") and each is not stack]
-    entries = [(entry, each) for each in others for entry in all_entries(each)] if wait.get("shared") else []
-    acting = [pair for pair in entries if set(pair[0].get("shares", {}).get(wait["shared"], ())) & {*wait["ended_by"]}]
-    same = (wait["kind"], wait.get("shared"))
-    return [
-        Edge(entry_id(entry, each), DUTIES[wait["kind"]][0])
-        for entry, each in acting
-        # Who waits for the same comes to its own part of it only afterwards.
-        if (entry["wait"].get("kind"), entry["wait"].get("shared")) != same
+    shared, by_ray = wait.get("shared"), wait.get("between") == "ray"
+    hosts = [each for each in stacks if by_ray or each.get("host") == stack.get("host")] if shared else []
+    entries = [(entry, each) for each in hosts if each is not stack for entry in all_entries(each)]
+    # Who waits for the same comes to its own part of it only afterwards.
+    same = (wait["kind"], shared)
+    others = [
+        (entry_id(entry, each), set(entry["shares"][shared]))
+        for entry, each in entries
+        if shared in entry.get("shares", {}) and (entry["wait"].get("kind"), entry["wait"].get("shared")) != same
     ]
+    acting = [Edge(identity, DUTIES[wait["kind"]][0]) for identity, acts in others if acts & {*wait["ended_by"]}]
+    # Who has a queue of Ray may use it in a function that it calls later.
+    return acting or [Edge(identity, f"may {DUTIES[wait['kind']][1]}") for identity, acts in others if not acts]
 
 
 def _completers(stack: WaitFacts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:

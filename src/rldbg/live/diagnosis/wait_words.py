@@ -39,6 +39,8 @@ def _queue(wait: Any, name: str) -> str:
     sort = {"Queue": "queue.Queue", "": "queue"}.get(str(wait.get("type") or ""), str(wait.get("type")))
     if wait.get("between") == "processes":
         sort = "multiprocessing queue"
+    elif wait.get("between") == "ray":
+        sort = "ray.util.queue"
     if wait["kind"] == "queue_get":
         state = ", empty" if size == 0 else f", {size} items" if size else ""
         return f"an item of {named('queue', name)} ({sort}{state})"
@@ -143,7 +145,7 @@ _THINGS = {
     "child": _child,
     "pipe": _pipe,
     "fifo": lambda wait, name: f"a process to open the other end of {wait.get('path') or 'a named pipe'}",
-    "stream": lambda wait, name: f"data from {wait.get('peer') or 'a stream'}",
+    "stream": lambda wait, name: _rpc(wait) or f"data from {wait.get('peer') or 'a stream'}",
     "socket": _socket,
     "store": _store,
     "file_lock": lambda wait, name: f"the lock on file {wait.get('path') or 'of ' + named('lock', name)}",
@@ -164,6 +166,13 @@ _THINGS = {
     "ray_get": _ray,
     "ray_task": _ray,
 }
+
+
+def _rpc(wait: Any) -> str:
+    if "rpc" not in wait:
+        return ""
+    asked = f"gRPC call `{wait['rpc']}`" if wait["rpc"] else "a gRPC call"
+    return f"the answer to {asked}" + (f" from {wait['address']}" if wait.get("address") else "")
 
 
 def _as_rank(wait: Any) -> str:

@@ -1,0 +1,50 @@
+"""Queues of `ray.util.queue`: their items are in an actor of Ray, by which all processes know them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rldbg.agent import Message
+from rldbg.agent.waits import SHARED_BY_RAY
+from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked
+from rldbg.live.diagnosis.wait_graph import Node, WaitFacts
+
+QUEUE = "_QueueActor"
+
+
+def with_queue_ids(stacks: Sequence[Message], ray: Mapping[str, Any]) -> list[Message]:
+    """Queues under the ids of their actors; from outside, only bytes around these were read."""
+    actors = [str(actor["actor_id"]) for actor in ray["actors"] if str(actor["class_name"]).endswith(QUEUE)]
+
+    def known(key: str) -> str:
+        found = next((each for each in actors if each in key), "") if key.startswith(SHARED_BY_RAY) else ""
+        return f"{SHARED_BY_RAY}{found}" if found else key
+
+    def renamed(entry: WaitFacts) -> WaitFacts:
+        shares = {known(key): methods for key, methods in (entry.get("shares") or {}).items()}
+        wait = entry.get("wait") or {}
+        return {**entry, "shares": shares, "wait": {**wait, "shared": known(str(wait.get("shared") or ""))}}
+
+    return [
+        stack | {name: [renamed(entry) for entry in stack[name]] for name in ("threads", "tasks") if stack.get(name)}
+        for stack in stacks
+    ]
+
+
+def queue_actor(node: Node, ray: Mapping[str, Any]) -> WaitFacts | None:
+    """The actor that keeps the items of the queue that somebody waits for."""
+    key = str(node.wait.get("shared") or "")
+    return next((actor for actor in ray["actors"] if key == f"{SHARED_BY_RAY}{actor['actor_id']}"), None)
+
+
+def lost_users(ray: Mapping[str, Any]) -> list[str]:
+    """Who may have used a queue and does so no longer: actors that died, and methods of others that failed."""
+    dead = [actor for actor in ray["actors"] if actor["state"] == "DEAD" and died_unasked(actor)]
+    words = [f"actor {actor['name'] or actor['class_name']} has died: {death_cause(actor)}" for actor in dead]
+    living = {actor["actor_id"] for actor in ray["actors"] if actor["state"] == "ALIVE"}
+    failed = [task for task in ray["tasks"] if task["state"] == "FAILED" and task["actor_id"] in {None, "", *living}]
+    return words[:2] + [f"{task['name']} has failed{_why(task)}" for task in failed[-2:]]
+
+
+def _why(task: WaitFacts) -> str:
+    lines = [line.strip() for line in str(task.get("error_message") or "").splitlines() if line.strip()]
+    return f": {lines[-1][:200]}" if lines else ""
