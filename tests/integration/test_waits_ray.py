@@ -17,7 +17,7 @@ SCENES = Path(__file__).with_name("ray_wait_scenes.py")
 SENTENCES = {
     "calls": ["Partner.answer (actor second)", "Partner.answer (actor first)", "should run answer", "(deadlock)"],
     "queue": ["consumer waits at ray_wait_scenes.py:", "(ray.util.queue)", "nobody is seen who would put an item in"],
-    "dead_producer": ["abandoned waits at", "(ray.util.queue)", "actor producer has died"],
+    "dead_producer": ["abandoned", "(ray.util.queue)", "actor producer has died"],
     "unschedulable": [
         "waits_for_huge waits at",
         "actor Huge",

@@ -206,9 +206,8 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
     """For each wait for an object: who else can reach it and does what with it, and which functions would end it."""
     used = [(entry, list(chain.from_iterable(_uses(frame, sources) for frame in frames))) for entry, frames in waiting]
     reached = [(entry, _methods((each.address, method) for each, method in uses)) for entry, uses in used]
-    for entry, uses in used:
-        # Of a queue of Ray, also that somebody has it: what fills it may be in a function that is not running yet.
-        at_hand = ((each, method) for each, method in uses if method or is_ray_queue(each))
+    for (entry, uses), (_, frames) in zip(used, waiting, strict=True):
+        at_hand = [*((each, method) for each, method in uses if method), *_kept_ray_queues(frames)]
         shared = _methods((key, method) for each, method in at_hand if (key := shared_key(each)))
         entry["shares"] = {key: sorted(methods) for key, methods in shared.items()}
     for entry, frames in waiting:
@@ -226,6 +225,13 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
         user = users_place(frames)
         if user is not None and wait.get("name"):
             wait["functions"] = sources.functions_calling(frames[user], wait["name"], opposite)
+
+
+def _kept_ray_queues(frames: Sequence[Frame]) -> Iterable[tuple[Object, str]]:
+    """Queues that the object at hand keeps: what fills them may be in a method that is not running yet."""
+    owners = [frame.locals().get("self") for frame in frames if is_users(frame.file)]
+    kept = chain.from_iterable(owner.attributes().values() for owner in owners if owner is not None)
+    return [(each, "") for each in kept if is_ray_queue(each)]
 
 
 def _uses(frame: Frame, sources: Sources) -> Iterable[tuple[Object, str]]:

@@ -257,7 +257,7 @@ def _sharing(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> 
         if shared in entry.get("shares", {}) and (entry["wait"].get("kind"), entry["wait"].get("shared")) != same
     ]
     acting = [Edge(identity, DUTIES[wait["kind"]][0]) for identity, acts in others if acts & {*wait["ended_by"]}]
-    # Who has a queue of Ray may use it in a function that it calls later.
+    # Whose object keeps a queue of Ray may use it in a method that is called later.
     return acting or [Edge(identity, f"may {DUTIES[wait['kind']][1]}") for identity, acts in others if not acts]
 
 
