@@ -254,7 +254,9 @@ def hidden_relatives(pid: int, everyone: Mapping[int, Facts]) -> bool:
     top = pid
     while (parent := int(everyone.get(top, {}).get("parent") or 0)) in everyone and _owner(parent) == _owner(pid):
         top = parent
-    return any(not os.access(f"/proc/{each}/fd", os.R_OK) for each in descendants(top, dict(everyone)))
+    # One that has ended has no files, though the kernel shows them to nobody but root.
+    living = [each for each in descendants(top, dict(everyone)) if everyone[each]["state"] not in ("zombie", "dead")]
+    return any(not os.access(f"/proc/{each}/fd", os.R_OK) and process_facts(each) for each in living)
 
 
 def environment_of(pid: int) -> dict[str, str]:
