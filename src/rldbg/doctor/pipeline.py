@@ -167,7 +167,7 @@ def _cause(
         why=tuple(why),
         evidence=tuple(Quote.of(hit) for hit in sighting.hits[:_QUOTES_KEPT]),
         count=max(len(sighting.hits), evidence.counts.get(entry.id, 0)),
-        cause=f"{entry.cause} Its words say: {kind.title}. {kind.cause}" if kind else entry.cause,
+        cause=f"{entry.cause} The message says: {kind.title}. {kind.cause}" if kind else entry.cause,
         fix=(*(kind.fix[:1] if kind else ()), *entry.fix),
         sources=tuple(entry.sources),
     )
@@ -195,7 +195,7 @@ def _confidence_of(
 def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
     family = sighting.entry.family if sighting.by_family else None
     if family is not None and family.asked_last:
-        shows = "where it was raised shows whose code failed" if family.raised_in else "its words say which kind it is"
+        shows = "the traceback shows which package raised it" if family.raised_in else "its message says its kind"
         return 0, [f"no known failure explains this exception; {shows}"]
     if family is not None:
         return 1, ["this exception has no entry of its own; it is judged by its type and where it was raised"]

@@ -93,7 +93,7 @@ def cgroup_memory(machine: Machine) -> ProbeOutcome:
     kills = int(events.get("oom_kill", "0"))
     fix = "raise the container's or the SLURM job's memory (docker --memory, #SBATCH --mem=0)"
     if kills:
-        return "fail", f"{kills} processes of this container were killed for memory", fix
+        return "fail", f"{kills} processes of this container were killed because memory ran out", fix
     if limit is None or limit > 1 << 60:
         return "pass", "none"
     status: Status = "warn" if current > 0.9 * limit else "pass"
