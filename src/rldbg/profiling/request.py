@@ -34,7 +34,7 @@ def make_plan(request: ProfileRequest, *, folder: Path, run: Path, environment: 
     """A flag wins over the documented variable; the variables alone mean nsys."""
     environment = environment or Environment()
     named = [request.workers, environment.text(PATTERNS)]
-    # The variables belong together: those that name the workers of another tool name its steps, too.
+    # The variables belong together: those that name the workers of another tool name its steps, too. Phases need none.
     chosen_by_variable = bool(environment.text(PATTERNS).strip()) and not request.workers
     tool = request.tool or ("nsys" if chosen_by_variable else "torch")
     patterns = read_patterns(request.workers or environment.text(PATTERNS))
@@ -44,7 +44,7 @@ def make_plan(request: ProfileRequest, *, folder: Path, run: Path, environment: 
             f"no workers selected: {given!r} contains no pattern" if given else "no workers selected",
             "select them: --workers '*policy*,*rollout*', or '*' for all; --tool phases needs none",
         )
-    by_variable = (tool == "nsys" or chosen_by_variable) and not request.steps
+    by_variable = (tool in ("nsys", "phases") or chosen_by_variable) and not request.steps
     steps = read_steps(request.steps, "--steps") or (
         read_steps(environment.text(STEP_RANGE), STEP_RANGE) if by_variable else None
     )

@@ -53,6 +53,10 @@ def test_the_documented_variables_alone_mean_nsys(tmp_path):
     assert made.sync_to == str(tmp_path / "12-logs" / "ray")
 
 
+def test_the_variable_with_the_steps_is_meant_for_phases_too(tmp_path):
+    assert plan(ProfileRequest(tool="phases"), tmp_path, NRL_NSYS_PROFILE_STEP_RANGE="3:5").steps == (3, 5)
+
+
 def test_a_flag_wins_over_its_variable(tmp_path):
     request = ProfileRequest(workers="*vllm*", steps="1:2", tool="torch", options=("stacks=1",))
     made = plan(request, tmp_path, NRL_NSYS_WORKER_PATTERNS="*policy*", NRL_NSYS_EXTRA_OPTIONS="{}")
