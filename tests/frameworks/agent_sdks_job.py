@@ -2,6 +2,7 @@
 inspect_ai, verifiers, langchain. Reads addresses from standard input and prints, for each, what the SDKs saw as JSON.
 
 The server's model has random weights: tools are called because `tool_choice` forces it, everything else is any text.
+One call each: the model would go on calling until it is cut.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from verifiers.types import ClientConfig
 MODEL = "bytes"
 # Texts end soon: the token that ends them is made likely.
 ENDS = {"logit_bias": {"258": 6}}
+ONE_CALL = {"parallel_tool_calls": False}
 City = Literal["Rome", "Oslo"]
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"],
           "additionalProperties": False}  # fmt: skip
@@ -51,7 +53,7 @@ class Place(BaseModel):
 
 def openai_chat(base):
     client = openai.OpenAI(base_url=f"{base}/v1", max_retries=0, timeout=60)
-    common = {"model": MODEL, "tools": [{"type": "function", "function": FUNCTION}], "max_tokens": 90}
+    common = {"model": MODEL, "tools": [{"type": "function", "function": FUNCTION}], "max_tokens": 90} | ONE_CALL
     first = client.chat.completions.create(messages=ASK, tool_choice="required", **common).choices[0]
     message = first.message.model_dump(exclude_none=True)
     result = {"role": "tool", "tool_call_id": first.message.tool_calls[0].id, "content": "sun"}
@@ -67,6 +69,7 @@ def openai_chat(base):
 def openai_responses(base):
     client = openai.OpenAI(base_url=f"{base}/v1", max_retries=0, timeout=60)
     common = {"model": MODEL, "tools": [{"type": "function", "strict": True} | FUNCTION], "max_output_tokens": 90}
+    common |= ONE_CALL
     first = client.responses.create(input="Weather?", tool_choice="required", **common)
     call = first.output[0]
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "sun"}
@@ -83,7 +86,9 @@ def anthropic_messages(base):
     client = anthropic.Anthropic(base_url=base, max_retries=0, timeout=60)
     tools = [{"name": "weather", "description": "", "input_schema": copy.deepcopy(SCHEMA)}]
     common = {"model": MODEL, "tools": tools, "max_tokens": 90}
-    first = client.messages.create(messages=ASK, tool_choice={"type": "any"}, **common)
+    first = client.messages.create(
+        messages=ASK, tool_choice={"type": "any", "disable_parallel_tool_use": True}, **common
+    )
     result = {"type": "tool_result", "tool_use_id": first.content[0].id, "content": "sun"}
     turns = [*ASK, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
     then = client.messages.create(messages=turns, **(common | {"max_tokens": 9}))
@@ -98,7 +103,7 @@ def openai_agents(base):
     client = openai.AsyncOpenAI(base_url=f"{base}/v1", max_retries=0, timeout=60)
     seen = []
     for kind in (agents.OpenAIResponsesModel, agents.OpenAIChatCompletionsModel):
-        settings = agents.ModelSettings(tool_choice="required", max_tokens=90, extra_body=ENDS)
+        settings = agents.ModelSettings(tool_choice="required", max_tokens=90, extra_body=ENDS, **ONE_CALL)
         agent = agents.Agent(
             "a", model=kind(model=MODEL, openai_client=client), tools=[agents.function_tool(weather)],
             model_settings=settings,
@@ -112,6 +117,7 @@ def openai_agents(base):
 def with_litellm(base):
     tools = [{"type": "function", "function": FUNCTION}]
     common = {"messages": ASK, "tools": tools, "tool_choice": "required", "max_tokens": 90, "api_key": "none"}
+    common |= ONE_CALL
     chat = litellm.completion(model=f"hosted_vllm/{MODEL}", api_base=f"{base}/v1", **common)
     claude = litellm.completion(model=f"anthropic/{MODEL}", api_base=base, **common)
     calls = [answer.choices[0].message.tool_calls[0].function for answer in (chat, claude)]
@@ -127,7 +133,7 @@ def with_inspect(base):
         options = {"responses_api": True} if name == "openai" else {}
         model = inspect_ai.model.get_model(
             f"{name}/{MODEL}", base_url=url, api_key="none", memoize=False,
-            config=inspect_ai.model.GenerateConfig(max_tokens=90, max_retries=0), **options,
+            config=inspect_ai.model.GenerateConfig(max_tokens=90, max_retries=0, **ONE_CALL), **options,
         )  # fmt: skip
         output = asyncio.run(model.generate("Weather?", tools=[info], tool_choice="any"))
         seen.append([call.function for call in output.message.tool_calls] + [output.stop_reason])
@@ -140,7 +146,7 @@ def with_verifiers(base):
     environment = verifiers.ToolEnv(dataset=rows, eval_dataset=rows, tools=[weather], rubric=rubric, max_turns=2)
     client = ClientConfig(api_base_url=f"{base}/v1", api_key_var="OPENAI_API_KEY", max_retries=0)
     called.clear()
-    sampling = {"max_tokens": 90, "tool_choice": "required"}
+    sampling = {"max_tokens": 90, "tool_choice": "required"} | ONE_CALL
     outputs = environment.evaluate_sync(client, model=MODEL, sampling_args=sampling, num_examples=1)
     return [len(called), outputs["outputs"][0]["reward"]]
 
@@ -154,7 +160,7 @@ def with_langchain(base):
     chat = ChatOpenAI(model=MODEL, base_url=f"{base}/v1", max_tokens=90, max_retries=0)
     responses = ChatOpenAI(model=MODEL, base_url=f"{base}/v1", max_tokens=90, max_retries=0, use_responses_api=True)
     claude = ChatAnthropic(model=MODEL, base_url=base, max_tokens=90, max_retries=0)
-    calls = [model.bind_tools([look], tool_choice="any").invoke("Weather?").tool_calls[0] for model in
+    calls = [model.bind_tools([look], tool_choice="any", **ONE_CALL).invoke("Weather?").tool_calls[0] for model in
              (chat, responses, claude)]  # fmt: skip
     place = chat.with_structured_output(Place, method="json_schema").invoke("Weather?")
     return [(call["name"], call["args"]["city"] in ("Rome", "Oslo")) for call in calls] + [place.city]

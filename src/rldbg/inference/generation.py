@@ -15,6 +15,8 @@ from rldbg.inference.request_error import RequestError
 # What a request gives a chat template beside messages and tools.
 Options = Mapping[str, Any] | None
 FinishKind = Literal["stop", "length", "abort"]
+# The likeliest tokens at one place, best first; a token is its text where a recording has no id of it.
+Likeliest = Sequence[tuple[int | str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Delta:
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
-    top: Sequence[TopTokens] = ()
+    top: Sequence[Likeliest] = ()
     text: str | None = None
 
 
@@ -110,7 +112,7 @@ class Outcome:
     finish: Finish
     weight_version: str
     logprob_mode: LogprobMode = "temperature"
-    top: list[TopTokens] = field(default_factory=list)
+    top: Sequence[Likeliest] = ()
     prompt_logprobs: list[float | None] = field(default_factory=list)
     prompt_top: list[TopTokens] = field(default_factory=list)
     prompt_ranks: list[int | None] = field(default_factory=list)

@@ -10,7 +10,9 @@ import torch
 
 from byte_model import byte_model, byte_tokenizer
 from rldbg.inference.application import build_application
+from rldbg.inference.conversation.families import FAMILIES
 from rldbg.inference.conversation.parsing import Reading
+from rldbg.inference.conversation.tools import forced_calls
 from rldbg.inference.embedded.loading import embed
 from rldbg.inference.embedded.text import PretrainedText
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
@@ -361,3 +363,43 @@ def test_an_effort_that_the_template_does_not_know_is_refused_by_the_field_it_ca
 
     answer = talk(scene)
     assert answer.status_code == 400 and f"{field}: the model's chat template" in answer.text
+
+
+def test_a_forced_answer_has_several_calls_unless_the_client_wants_one(talk):
+    chat = {"messages": ASK, "tools": [TOOL], "tool_choice": "required", "max_tokens": 300}
+    named = {"type": "function", "function": {"name": "weather"}}
+
+    async def scene(client):
+        free = [await post(client, "/v1/chat/completions", **chat, seed=seed) for seed in range(12)]
+        single = [chat | {"parallel_tool_calls": False}, chat | {"tool_choice": named}]
+        return free, [
+            await post(client, "/v1/chat/completions", **body, seed=seed) for body in single for seed in (1, 2)
+        ]
+
+    free, single = talk(scene)
+    answers = [answer["choices"][0] for answer in free]
+    counts = [len(choice["message"]["tool_calls"]) for choice in answers if choice["finish_reason"] == "tool_calls"]
+    assert min(counts) == 1 and max(counts) > 1
+    several = next(choice for choice in answers if len(choice["message"]["tool_calls"]) > 1)["message"]["tool_calls"]
+    assert len({call["id"] for call in several}) == len(several)
+    assert [len(answer["choices"][0]["message"]["tool_calls"]) for answer in single] == [1] * 4
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_the_grammar_of_several_calls_gives_what_the_family_reads(parts, family):
+    from llguidance import LLMatcher
+
+    form, tokenizer = family.form, parts[1]
+    calls = [form.before.replace("NAME", "weather").replace("NUMBER", str(number)) for number in range(2)]
+    written = [f'{call}{{"city": "{city}"}}{form.after}' for call, city in zip(calls, ("Rome", "Oslo"), strict=True)]
+    one, two = written[:1], written if form.between is not None else written[:1]
+    text = PretrainedText(tokenizer)
+    for several, expected in ((True, two), (False, one)):
+        grammar = forced_calls(family, {"weather": PARAMETERS}, text.added, several=several)
+        matcher = LLMatcher(text.constrained(len(tokenizer), [tokenizer.eos_token_id]), "%llguidance {}\n" + grammar)
+        region = form.first + (form.between or "").join(expected) + form.last
+        tokens = tokenizer.encode(region, add_special_tokens=False)
+        assert matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting(), matcher.get_error()
+        assert [json.loads(arguments)["city"] for _, arguments in family.read(region, {})] == ["Rome", "Oslo"][
+            : len(expected)
+        ]

@@ -16,17 +16,33 @@ Calls = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
+class CallForm:
+    """What is around the JSON object of the arguments of one call, `NAME` and `NUMBER` being those of the call, and
+    around all calls of an answer. `between` is None where templates refuse answers of several calls."""
+
+    before: str
+    after: str
+    first: str = ""
+    last: str = ""
+    between: str | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.first, self.before, self.after, self.last)
+
+
+@dataclass(frozen=True, slots=True)
 class TemplateFamily:
     """`signs` are texts of which a template of the family has one. `opens` and `closes` enclose calls; without
-    `closes` they last until the answer ends. `at_start` calls are only at the beginning of an answer. `frame` is what
-    is around the JSON object of the arguments of one call."""
+    `closes` they last until the answer ends. `at_start` calls are only at the beginning of an answer. `form` is how
+    calls are written."""
 
     name: str
     signs: tuple[str, ...]
     opens: tuple[str, ...]
     closes: str | None
     read: Callable[[str, Schemas], Calls]
-    frame: tuple[str, str]
+    form: CallForm
     at_start: bool = False
 
 
@@ -155,35 +171,39 @@ def _python_call(node: ast.expr) -> tuple[str, str]:
 _CALL_JSON = ('{"name": "NAME", "arguments": ', "}")
 HERMES = TemplateFamily(
     "hermes", ("<tool_call>",), ("<tool_call>",), "</tool_call>", _hermes,
-    (f"<tool_call>\n{_CALL_JSON[0]}", f"{_CALL_JSON[1]}\n</tool_call>"),
+    CallForm(f"<tool_call>\n{_CALL_JSON[0]}", f"{_CALL_JSON[1]}\n</tool_call>", between="\n"),
 )  # fmt: skip
-_LLAMA_FRAME = ('{"name": "NAME", "parameters": ', "}")
+_LLAMA_FORM = CallForm('{"name": "NAME", "parameters": ', "}")
 # The first whose sign is in the template.
 FAMILIES: tuple[TemplateFamily, ...] = (
     TemplateFamily(
         "deepseek", ("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁begin｜>",), "<｜tool▁calls▁end｜>", _deepseek,
-        ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n",
-         "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+        CallForm(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n", "\n```<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", between="\n",
+        ),
     ),
     TemplateFamily(
         "kimi", ("<|tool_calls_section_begin|>",), ("<|tool_calls_section_begin|>",), "<|tool_calls_section_end|>",
         _kimi,
-        ("<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
-         "<|tool_call_end|><|tool_calls_section_end|>"),
+        CallForm(
+            "<|tool_call_begin|>functions.NAME:NUMBER<|tool_call_argument_begin|>", "<|tool_call_end|>",
+            "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", between="",
+        ),
     ),
     TemplateFamily(
         "mistral", ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), None, _mistral,
-        (f"[TOOL_CALLS][{_CALL_JSON[0]}", f"{_CALL_JSON[1]}]"),
+        CallForm(*_CALL_JSON, "[TOOL_CALLS][", "]", between=", "),
     ),
     TemplateFamily(
         "granite", ("<|tool_call|>",), ("<|tool_call|>",), None, _granite,
-        (f"<|tool_call|>[{_CALL_JSON[0]}", f"{_CALL_JSON[1]}]"),
+        CallForm(*_CALL_JSON, "<|tool_call|>[", "]", between=", "),
     ),
     HERMES,
-    TemplateFamily("pythonic", ("func_name1(",), ("[", "{"), None, _pythonic, _LLAMA_FRAME, at_start=True),
+    TemplateFamily("pythonic", ("func_name1(",), ("[", "{"), None, _pythonic, _LLAMA_FORM, at_start=True),
     TemplateFamily(
         "llama3", ("<|python_tag|>", '"parameters": dictionary', "<|start_header_id|>"), ("<|python_tag|>", "{"), None,
-        _llama, _LLAMA_FRAME, at_start=True,
+        _llama, _LLAMA_FORM, at_start=True,
     ),
 )  # fmt: skip
 _REASONING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))

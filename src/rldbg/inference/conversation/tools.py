@@ -41,19 +41,27 @@ def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {str(item.get("name")): item.get("parameters") or {} for item in functions}
 
 
-def forced_call(family: TemplateFamily, schemas: Mapping[str, Any], added: Mapping[str, int]) -> str:
-    """A grammar, in the language of llguidance, of one call of one of these tools as the family writes it.
+def forced_calls(family: TemplateFamily, schemas: Mapping[str, Any], added: Mapping[str, int], *, several: bool) -> str:
+    """A grammar, in the language of llguidance, of a call of one of these tools as the family writes it.
 
-    Markers that are tokens of their own (`added`) are demanded as these tokens.
+    With `several`, more calls may follow where the family writes them. Markers that are tokens of their own (`added`)
+    are demanded as these tokens.
     """
-    before, after = family.frame
-    marks = sorted((mark for mark in added if mark in before + after), key=len, reverse=True)
-    lines = ["start: " + " | ".join(f"call_{number}" for number in range(len(schemas)))]
+    form = family.form
+    marks = sorted((mark for mark in added if mark in "\0".join(form.texts)), key=len, reverse=True)
+    any_call = " | ".join(f"call_{number}" for number in range(len(schemas)))
+    more = ""
+    if several and form.between is not None:
+        more = f"({_pieces(form.between, marks, added)} call)*"
+    lines = [f"start: {_pieces(form.first, marks, added)} call {more} {_pieces(form.last, marks, added)}"]
+    lines += [f"call: {any_call}", "NUMBER: /0|[1-9][0-9]?/"]
     for number, (name, schema) in enumerate(schemas.items()):
         options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
         arguments = json.dumps(_object(schema) | {"x-guidance": options})
-        opening = _pieces(before.replace("NAME", name), marks, added)
-        lines.append(f"call_{number}: {opening} %json {arguments} {_pieces(after, marks, added)}")
+        opening = " NUMBER ".join(
+            _pieces(piece.replace("NAME", name), marks, added) for piece in form.before.split("NUMBER")
+        )
+        lines.append(f"call_{number}: {opening} %json {arguments} {_pieces(form.after, marks, added)}")
     return "\n".join(lines)
 
 

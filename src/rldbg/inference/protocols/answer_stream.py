@@ -4,11 +4,10 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from rldbg.algorithms import TopTokens
 from rldbg.inference.conversation.answer import Answer, AnswerPart
 from rldbg.inference.conversation.parsing import AnswerParser, Reading, parse_answer
 from rldbg.inference.embedded.text import GrowingText
-from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration, Text
+from rldbg.inference.generation import Delta, Finish, GenerationJob, Likeliest, Outcome, PendingGeneration, Text
 
 # Text alone: neither calls nor reasoning are looked for.
 _ANYTHING = Reading()
@@ -21,7 +20,7 @@ class AnswerPiece:
     parts: Sequence[AnswerPart]
     tokens: Sequence[int]
     logprobs: Sequence[float]
-    top: Sequence[TopTokens]
+    top: Sequence[Likeliest]
     outcome: Outcome | None = None
 
     @property
@@ -98,7 +97,7 @@ class _AnswerText:
 
     def __init__(self, reader: Reader) -> None:
         text, reading = reader.text, reader.reading
-        known = "\0".join((*reading.marks, *(reading.family.frame if reading.family else ())))
+        known = "\0".join((*reading.marks, *(reading.family.form.texts if reading.family else ())))
         marks = {id for mark, id in text.added.items() if mark in known}
         plain = reader.skip_special and not marks & text.special
         self._dropped = frozenset() if plain or not reader.skip_special else text.special - marks

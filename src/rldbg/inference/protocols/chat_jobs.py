@@ -8,7 +8,7 @@ from rldbg.inference.backend import Backend, ModelCard
 from rldbg.inference.conversation.families import family_of, reasoning_marks
 from rldbg.inference.conversation.messages import ChatMessage, conversation_text, for_template
 from rldbg.inference.conversation.parsing import Reading
-from rldbg.inference.conversation.tools import AUTO, ToolChoice, forced_call, schemas_of
+from rldbg.inference.conversation.tools import AUTO, ToolChoice, forced_calls, schemas_of
 from rldbg.inference.generation import Constraint, Ending, Text
 from rldbg.inference.request_error import RequestError
 
@@ -54,7 +54,8 @@ def chat_prompt(backend: Backend, chat: Chat) -> ChatPrompt:
         if constraint is not None:
             raise RequestError("a forced tool_choice and a response format are mutually exclusive")
         wanted = {name: schemas[name] for name in ([chat.choice.name] if chat.choice.name else schemas)}
-        constraint = Constraint("lark", forced_call(family, wanted, text.added))
+        several = chat.several_calls and chat.choice.name is None
+        constraint = Constraint("lark", forced_calls(family, wanted, text.added, several=several))
     marks = reasoning_marks(text.template) if chat.separates_reasoning else None
     opened = bool(marks and not constraint and text.decode(tokens[-8:], skip_special=False).rstrip().endswith(marks[0]))
     reads_calls = bool(chat.tools) and chat.choice.mode != "none"
