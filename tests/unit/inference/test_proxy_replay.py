@@ -215,3 +215,69 @@ def test_what_cannot_be_replayed_is_counted_and_named(tmp_path):
 
     choice, report = asyncio.run(scene())
     assert choice["text"] == "y" and report["findings"][0]["id"] == "serve.no_top_logprobs"
+
+
+SCORED = {
+    "/v1/chat/completions": {"messages": ASK, "max_tokens": 3, "logprobs": True, "top_logprobs": 2},
+    "/v1/completions": {"prompt": [5, 6], "max_tokens": 3, "logprobs": 2, "return_tokens_as_token_ids": True},
+    "/v1/responses": {"input": "Weather?", "max_output_tokens": 3, "top_logprobs": 2,
+                      "include": ["message.output_text.logprobs"]},
+    "/generate": {"input_ids": [5, 7], "return_logprob": True, "top_logprobs_num": 2,
+                  "sampling_params": {"max_new_tokens": 3}},
+    "/inference/v1/generate": {"token_ids": [5, 8], "sampling_params": {"max_tokens": 3, "logprobs": 2}},
+    "/chat/": {"messages": [ASK], "max_tokens": 3, "logprobs": 2},
+}  # fmt: skip
+
+
+def likeliest_of(body):
+    """Every list of likeliest tokens in an answer, whatever the protocol calls it; log probs to four digits."""
+    wanted = ("top_logprobs", "output_top_logprobs", "logprob_token_ids")
+    if isinstance(body, dict):
+        found = [value for name, value in body.items() if name in wanted and value]
+        return found + [place for value in body.values() for place in likeliest_of(value)]
+    return [place for item in body for place in likeliest_of(item)] if isinstance(body, list) else []
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_top_logprobs_come_back_where_they_were_asked_for_through_the_proxy(tmp_path):
+    torch.set_num_threads(1)
+    recorder = GenerationRecorder(tmp_path / "recording")
+
+    async def ask(client):
+        seen = {}
+        for path, body in SCORED.items():
+            streams = [False, True] if path in ("/v1/chat/completions", "/v1/completions", "/generate") else [False]
+            for stream in streams:
+                answer = await client.post(path, json=body | ({"stream": True} if stream else {}))
+                assert answer.status_code == 200, answer.text
+                events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+                seen[path, stream] = likeliest_of(readers()[path].join(events) if stream else answer.json())
+        return seen
+
+    async def through_the_proxy():
+        tokenizer = byte_tokenizer()
+        backend = embed(byte_model(tokenizer), text=PretrainedText(tokenizer), tokenizer=tokenizer, device="cpu")
+        try:
+            async with (
+                client_of(build_application(backend)) as upstream,
+                client_of(proxy_of(upstream, recorder)) as client,
+            ):
+                return await ask(client)
+        finally:
+            await backend.close()
+            recorder.close()
+
+    async def from_the_recording():
+        backend = RecordedBackend(RecordedGenerations.read(tmp_path / "recording"), CARD)
+        async with client_of(build_application(backend)) as client:
+            return await ask(client), backend.report()
+
+    first = asyncio.run(through_the_proxy())
+    again, report = asyncio.run(from_the_recording())
+    assert all(first.values()) and not report["findings"], report
+    for case, seen in first.items():
+        if case[0] == "/generate":
+            # Texts of tokens are a tokenizer's, which the recording does without.
+            seen, again[case] = ([[[entry[:2] for entry in place] for place in row] for row in side]
+                                 for side in (seen, again[case]))  # fmt: skip
+        assert comparable(again[case]) == comparable(seen), case

@@ -4,11 +4,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from rldbg.algorithms import TopTokens
 from rldbg.inference.backend import Backend
 from rldbg.inference.conversation.answer import Answer, AnswerPart
 from rldbg.inference.conversation.parsing import Reading
-from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
+from rldbg.inference.generation import GenerationJob, Likeliest, Outcome, PendingGeneration
 from rldbg.inference.protocols.answer_stream import AnswerPiece, Reader
 from rldbg.inference.protocols.fields import Fields
 
@@ -66,7 +65,9 @@ class Form:
         """The tokens, and the version of the weights that made each."""
         return {"token_ids": outcome.tokens, "token_versions": outcome.versions} if self._with_ids else {}
 
-    def _token(self, token: int) -> str:
+    def _token(self, token: int | str) -> str:
+        if isinstance(token, str):
+            return token
         return f"token_id:{token}" if self._ids_as_tokens else self._text.decode([token], skip_special=False)
 
     def _prompt_logprobs(self, job: GenerationJob, outcome: Outcome) -> list[dict[str, Any] | None] | None:
@@ -124,7 +125,7 @@ class CompletionForm(Form):
         return part
 
     def _logprobs(
-        self, tokens: Sequence[int], logprobs: Sequence[float | None], top: Sequence[TopTokens]
+        self, tokens: Sequence[int], logprobs: Sequence[float | None], top: Sequence[Likeliest]
     ) -> dict[str, Any]:
         names = [self._token(token) for token in tokens]
         offsets, end = [], 0
@@ -186,7 +187,7 @@ class ChatForm(Form):
         return part
 
     def _logprobs(
-        self, tokens: Sequence[int], logprobs: Sequence[float], top: Sequence[TopTokens]
+        self, tokens: Sequence[int], logprobs: Sequence[float], top: Sequence[Likeliest]
     ) -> dict[str, Any] | None:
         if not self._with_logprobs:
             return None
@@ -197,7 +198,7 @@ class ChatForm(Form):
         ]
         return {"content": content}
 
-    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+    def _entry(self, token: int | str, logprob: float) -> dict[str, Any]:
         name = self._token(token)
         return {"token": name, "logprob": logprob, "bytes": list(name.encode())}
 

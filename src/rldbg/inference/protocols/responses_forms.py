@@ -55,8 +55,8 @@ class ResponseForm:
             ]
         return items
 
-    def _score(self, token: int, logprob: float) -> dict[str, Any]:
-        name = self._reader.text.decode([token], skip_special=False)
+    def _score(self, token: int | str, logprob: float) -> dict[str, Any]:
+        name = token if isinstance(token, str) else self._reader.text.decode([token], skip_special=False)
         return {"token": name, "logprob": logprob, "bytes": list(name.encode())}
 
     async def events(self, pending: PendingGeneration, done: list[Answer]) -> AsyncIterator[dict[str, Any]]:

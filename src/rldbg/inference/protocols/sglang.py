@@ -7,9 +7,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rldbg.algorithms import LogprobMode, TopTokens
+from rldbg.algorithms import LogprobMode
 from rldbg.inference.backend import Backend
-from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration
+from rldbg.inference.generation import Delta, Finish, GenerationJob, Likeliest, Outcome, PendingGeneration
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
 from rldbg.inference.protocols.generation_jobs import new_id, samples, seed_of, settings_of, top_count
 from rldbg.inference.protocols.http import Json, RouteTable, aborted_if_left, events, fields_of, outcomes, submit_all
@@ -97,7 +97,7 @@ class SglangGeneration:
     ) -> AsyncIterator[Mapping[str, Any]]:
         tokens: list[int] = []
         logprobs: list[float] = []
-        top: list[TopTokens] = []
+        top: list[Likeliest] = []
         with aborted_if_left(self._backend, [answer]):
             async for delta in answer.deltas():
                 _extend(tokens, logprobs, top, delta)
@@ -121,7 +121,7 @@ def _sampling(fields: Fields, number: int) -> Fields:
     return fields.inner("sampling_params")
 
 
-def _extend(tokens: list[int], logprobs: list[float], top: list[TopTokens], delta: Delta) -> None:
+def _extend(tokens: list[int], logprobs: list[float], top: list[Likeliest], delta: Delta) -> None:
     tokens += delta.tokens
     logprobs += delta.logprobs
     top += delta.top
@@ -155,7 +155,7 @@ class _Form:
         return body
 
     def partial(
-        self, job: GenerationJob, tokens: list[int], logprobs: list[float], top: list[TopTokens]
+        self, job: GenerationJob, tokens: list[int], logprobs: list[float], top: list[Likeliest]
     ) -> dict[str, Any]:
         body = self._common(job, list(tokens), logprobs, top)
         body["meta_info"]["finish_reason"] = None
@@ -163,7 +163,7 @@ class _Form:
         return body
 
     def _common(
-        self, job: GenerationJob, tokens: list[int], logprobs: Sequence[float], top: Sequence[TopTokens]
+        self, job: GenerationJob, tokens: list[int], logprobs: Sequence[float], top: Sequence[Likeliest]
     ) -> dict[str, Any]:
         meta: dict[str, Any] = {
             "id": job.id,
@@ -197,10 +197,12 @@ class _Form:
             answer["input_top_logprobs"] = [self._top(place) or None for place in outcome.prompt_top[start:]]
         return answer
 
-    def _top(self, place: TopTokens) -> list[list[Any]]:
-        return [[logprob, token, self._token(token)] for token, logprob in place]
+    def _top(self, place: Likeliest) -> list[list[Any]]:
+        return [[logprob, None if isinstance(token, str) else token, self._token(token)] for token, logprob in place]
 
-    def _token(self, token: int) -> str | None:
+    def _token(self, token: int | str) -> str | None:
+        if isinstance(token, str):
+            return token
         return self._text.decode([token], skip_special=False) if self._with_text else None
 
     def _trimmed(self, text: str, finish: Finish) -> str:

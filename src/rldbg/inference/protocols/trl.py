@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rldbg.inference.backend import Backend
+from rldbg.inference.conversation.messages import conversation_text
 from rldbg.inference.generation import GenerationJob, Outcome, SamplingSettings
 from rldbg.inference.protocols.control import Control, constant
 from rldbg.inference.protocols.fields import MAX_SAMPLES, Fields, is_tokens
@@ -50,7 +51,8 @@ class Trl:
         if not isinstance(prompts, list) or not prompts:
             raise RequestError("prompts must be a list of strings or of lists of token ids")
         rows = [self._tokens(prompt) for prompt in prompts]
-        return await self._answer(request, fields, rows)
+        texts = [prompt if isinstance(prompt, str) else None for prompt in prompts]
+        return await self._answer(request, fields, rows, texts)
 
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -63,7 +65,7 @@ class Trl:
         chat = self._backend.card.text.chat
         options = fields.object("chat_template_kwargs")
         rows = [tuple(chat(item, tools, options)) for item in conversations]
-        return await self._answer(request, fields, rows)
+        return await self._answer(request, fields, rows, [conversation_text(item) for item in conversations])
 
     async def sequence_logprobs(self, request: Request) -> Response:
         """Log probs of given completions under the model: nothing is drawn."""
@@ -87,7 +89,10 @@ class Trl:
             _scored(likeliest if top else own) | {f"actual_{name}": rows for name, rows in _scored(own).items()}
         )
 
-    async def _answer(self, request: Request, fields: Fields, rows: Sequence[tuple[int, ...]]) -> Response:
+    async def _answer(
+        self, request: Request, fields: Fields, rows: Sequence[tuple[int, ...]], texts: Sequence[str | None]
+    ) -> Response:
+        """`texts` are those that the prompts came as: a recording finds them without a tokenizer."""
         fields = fields.overlaid("generation_kwargs")
         settings = settings_of(
             fields,
@@ -100,16 +105,17 @@ class Trl:
             raise RequestError(f"{count * len(rows)} samples in one request; at most {MAX_SAMPLES}")
         top = top_count(fields, "logprobs")
         seed = seed_of(fields, "seed")
+        base = GenerationJob("", (), settings, seed=0, top_logprobs=top)
         jobs = [
             job
-            for row in rows
-            for job in samples(GenerationJob(new_id("trl-"), row, settings, seed=0, top_logprobs=top), count, seed)
+            for row, text in zip(rows, texts, strict=True)
+            for job in samples(replace(base, id=new_id("trl-"), prompt=row, prompt_text=text), count, seed)
         ]
         done = await outcomes(request, self._backend, submit_all(self._backend, jobs))
         places = [[_place(item, index) for index in range(len(item.tokens))] for item in done]
         return Json(
             {
-                "prompt_ids": [list(row) for row in rows],
+                "prompt_ids": [list(item.prompt or row) for row, item in zip(rows, done[::count], strict=True)],
                 "completion_ids": [item.tokens for item in done],
                 "completion_versions": [item.versions for item in done],
                 "logprobs": [[[value for _, value in place] for place in row] for row in places],
@@ -134,6 +140,8 @@ def _scored(rows: Sequence[Sequence[Sequence[tuple[int, float | None]]]]) -> dic
 
 
 def _place(item: Outcome, index: int) -> list[tuple[int, float]]:
-    """The token that was drawn, then the likeliest ones beside it."""
-    own = (item.tokens[index], item.logprobs[index])
-    return [own, *(other for other in (item.top[index] if item.top else []) if other[0] != own[0])]
+    """The token that was drawn, then the likeliest ones beside it; those without an id have no place in this form."""
+    own = item.tokens[index]
+    likeliest = item.top[index] if item.top else ()
+    others = [(token, score) for token, score in likeliest if isinstance(token, int) and token != own]
+    return [(own, item.logprobs[index]), *others]

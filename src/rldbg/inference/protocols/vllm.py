@@ -169,8 +169,8 @@ class Vllm:
         return Json({"request_id": name, "choices": choices, "weight_version": done[0].weight_version})
 
 
-def _entry(token: int, logprob: float) -> dict[str, Any]:
-    return {"token": f"token_id:{token}", "logprob": logprob}
+def _entry(token: int | str, logprob: float) -> dict[str, Any]:
+    return {"token": token if isinstance(token, str) else f"token_id:{token}", "logprob": logprob}
 
 
 def areal_error(error: RequestError) -> Response:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rldbg.inference.conversation.answer import Answer
+from rldbg.inference.generation import Likeliest
 
 Body = Mapping[str, Any]
 
@@ -14,7 +15,8 @@ class Captured:
     """One generation as it passed by. A prompt is known by its tokens, by its text, or by both.
 
     `answer` has the reasoning and the tool calls where the protocol tells them apart from the text. `stop` is the token
-    or text that ended it, `seed` what keyed its random numbers where the request said so.
+    or text that ended it, `seed` what keyed its random numbers where the request said so, `top` the likeliest tokens at
+    each place where the request asked for them.
     """
 
     prompt: Sequence[int]
@@ -27,6 +29,21 @@ class Captured:
     answer: Answer | None = None
     stop: int | str | None = None
     seed: int | None = None
+    top: Sequence[Likeliest] = ()
+
+
+def token_named(name: str) -> int | str:
+    """A token's id out of a name like token_id:42, else its text."""
+    label, _, number = name.partition(":")
+    return int(number) if label == "token_id" and number.isdecimal() else name
+
+
+def likeliest(entries: Sequence[Body]) -> list[Likeliest]:
+    """Of the entries that OpenAI's protocols have for each token of an answer."""
+    return [
+        [(token_named(other["token"]), other["logprob"]) for other in entry.get("top_logprobs") or ()]
+        for entry in entries
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rldbg.inference.conversation import from_messages, from_responses
 from rldbg.inference.conversation.answer import Answer, ToolCall
 from rldbg.inference.conversation.messages import ChatMessage, conversation_text
-from rldbg.inference.proxy.captured import Body, Captured
+from rldbg.inference.proxy.captured import Body, Captured, likeliest
 
 _KEPT = 1024
 
@@ -31,12 +32,19 @@ class ResponsesReader:
         while len(self._told) > _KEPT:
             self._told.popitem(last=False)
         finish = "length" if answer.get("status") == "incomplete" else "stop"
-        yield _captured(messages, whole, answer, finish, request.get("seed"))
+        captured = _captured(messages, whole, answer, finish, request.get("seed"))
+        yield replace(captured, top=likeliest(_scores(answer)))
 
     @staticmethod
     def join(events: Sequence[Body]) -> Any:
         """A stream ends with the whole response."""
         return next((event["response"] for event in reversed(events) if "response" in event), {})
+
+
+def _scores(answer: Body) -> Sequence[Body]:
+    """The log probs of all tokens of an answer, which stand in its text."""
+    texts = [part for item in answer.get("output", []) if item.get("type") == "message" for part in item["content"]]
+    return next((part["logprobs"] for part in texts if part.get("logprobs")), [])
 
 
 def _part(item: Mapping[str, Any]) -> Answer:

@@ -162,6 +162,7 @@ def _extra(row: _Row) -> dict[str, object]:
         "stop_reason": item.stop,
         "answer": None if item.answer is None else json.dumps(item.answer.message()),
         "seed": None if item.seed is None else str(item.seed),
+        "top_logprobs": json.dumps(item.top) if any(item.top) and len(item.top) == len(item.tokens) else None,
         "arrival": row.arrival[0],
         "choice": row.arrival[1],
     }

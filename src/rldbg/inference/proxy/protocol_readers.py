@@ -10,7 +10,7 @@ from typing import Any
 from rldbg.inference.conversation.answer import Answer
 from rldbg.inference.conversation.messages import conversation_text
 from rldbg.inference.protocols.generation_jobs import sample_seed
-from rldbg.inference.proxy.captured import AnswerReader, Body, Captured
+from rldbg.inference.proxy.captured import AnswerReader, Body, Captured, likeliest, token_named
 from rldbg.inference.proxy.chat_readers import MessagesReader, ResponsesReader
 
 
@@ -39,6 +39,7 @@ def _sglang(request: Body, answer: Any) -> Iterator[Captured]:
             version=meta.get("weight_version"),
             stop=finish.get("matched") if isinstance(finish, Mapping) else None,
             seed=_seed(_sampling(request, number // count).get("sampling_seed"), number % count),
+            top=[[(entry[1], entry[0]) for entry in place or ()] for place in meta.get("output_top_logprobs") or ()],
         )
 
 
@@ -59,6 +60,7 @@ def _completions(request: Body, answer: Any) -> Iterator[Captured]:
         ids = choice.get("token_ids") or _ids(logprobs.get("tokens") or [])
         # With `echo` an answer begins with its prompt.
         before = own if isinstance(own, str) and request.get("echo") else ""
+        places = (logprobs.get("top_logprobs") or [])[-len(ids) :] if ids else []
         yield Captured(
             prompt=choice.get("prompt_token_ids") or (own if isinstance(own, list) else []),
             tokens=ids,
@@ -69,6 +71,7 @@ def _completions(request: Body, answer: Any) -> Iterator[Captured]:
             version=answer.get("weight_version"),
             stop=choice.get("stop_reason"),
             seed=_seed(request.get("seed"), int(choice.get("index", 0)) % count),
+            top=[[(token_named(name), score) for name, score in (place or {}).items()] for place in places],
         )
 
 
@@ -88,6 +91,7 @@ def _chat(request: Body, answer: Any) -> Iterator[Captured]:
             answer=Answer.of_message(choice.get("message") or {}),
             stop=choice.get("stop_reason"),
             seed=_seed(request.get("seed"), int(choice.get("index", 0))),
+            top=likeliest(content),
         )
 
 
@@ -102,6 +106,7 @@ def _tokens(request: Body, answer: Any) -> Iterator[Captured]:
             finish=choice.get("finish_reason"),
             version=answer.get("weight_version"),
             seed=_seed(_sampling(request, 0).get("seed"), int(choice.get("index", 0))),
+            top=likeliest(content),
         )
 
 
@@ -109,10 +114,22 @@ def _trl(request: Body, answer: Any) -> Iterator[Captured]:
     prompts = answer.get("prompt_ids", [])
     completions = answer.get("completion_ids", [])
     count = max(1, len(completions) // max(1, len(prompts)))
+    asked = request.get("prompts") or [conversation_text(item) for item in request.get("messages") or ()]
     logprobs = answer.get("logprobs") or [[]] * len(completions)
-    for number, (tokens, places) in enumerate(zip(completions, logprobs, strict=True)):
+    ids = answer.get("logprob_token_ids") or [[]] * len(completions)
+    for number, (tokens, places, beside) in enumerate(zip(completions, logprobs, ids, strict=True)):
         values = [place[0] if isinstance(place, list) else place for place in places]
-        yield Captured(prompts[number // count], tokens, values, seed=_seed(request.get("seed"), number % count))
+        top = [list(zip(known, place, strict=True)) for known, place in zip(beside, places, strict=False)]
+        is_asked = any(len(place) > 1 for place in top)
+        prompt = asked[number // count] if len(asked) == len(prompts) else None
+        yield Captured(
+            prompts[number // count],
+            tokens,
+            values,
+            prompt_text=prompt if isinstance(prompt, str) else None,
+            seed=_seed(request.get("seed"), number % count),
+            top=top if is_asked else (),
+        )
 
 
 def _joined_choices(events: Sequence[Body]) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rldbg.core import Finding, Severity
 from rldbg.inference.backend import BackendStatus, ModelCard, PauseMode, WeightVersion
-from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration
+from rldbg.inference.generation import Delta, Finish, GenerationJob, Likeliest, Outcome, PendingGeneration
 from rldbg.inference.recorded.generations import RecordedGeneration, RecordedGenerations, first_difference, prompt_key
 from rldbg.inference.request_error import RequestError
 from rldbg.weights import Fingerprint
@@ -61,7 +61,7 @@ class RecordedBackend:
         item = self._find(job)
         item.given += 1
         outcome = self._outcome(job, item)
-        answer.push(Delta(outcome.tokens, outcome.logprobs, text=outcome.text))
+        answer.push(Delta(outcome.tokens, outcome.logprobs, outcome.top, outcome.text))
         answer.finish(outcome)
 
     def _find(self, job: GenerationJob) -> RecordedGeneration:
@@ -120,7 +120,9 @@ class RecordedBackend:
         self._cut += cut
         tokens = [int(token) for token in item.tokens[:limit]]
         logprobs = [float("nan")] * len(tokens) if item.logprobs is None else item.logprobs[:limit].tolist()
-        self._without_top += bool(job.top_logprobs)
+        top = [_best(place, job.top_logprobs) for place in item.top[:limit]] if job.top_logprobs else []
+        if job.top_logprobs and (not top or min(map(len, top)) < job.top_logprobs):
+            self._without_top += 1
         return Outcome(
             tokens=tokens,
             logprobs=logprobs,
@@ -128,6 +130,7 @@ class RecordedBackend:
             finish=self._finish(job, item, cut=cut),
             weight_version=str(item.version),
             logprob_mode=job.settings.logprob_mode,
+            top=top,
             text=item.text,
             answer=None if cut else item.answer,
             prompt=job.prompt or tuple(item.prompt.tolist()),
@@ -245,7 +248,7 @@ class RecordedBackend:
                 )
             )
         if self._without_top:
-            cause = f"{self._without_top} requests asked for top log probs, which are not recorded: they got none"
+            cause = f"{self._without_top} requests asked for more top log probs than were recorded"
             findings.append(Finding("serve.no_top_logprobs", Severity.WARNING, where, cause=cause))
         left = [item for item in self._generations.all if not item.given]
         if left and self._asked:
@@ -260,6 +263,11 @@ class RecordedBackend:
 
 def _aborted(job: GenerationJob, version: WeightVersion) -> Outcome:
     return Outcome([], [], [], Finish("abort", message="Abort before prefill: aborted"), version.label)
+
+
+def _best(place: Likeliest, count: int) -> Likeliest:
+    """Engines may add the token that was drawn to the likeliest ones."""
+    return sorted(place, key=lambda item: -item[1])[:count]
 
 
 def _times(count: int) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from rldbg.core import IncompleteDataError, SampleId
 from rldbg.inference.conversation.answer import Answer
+from rldbg.inference.generation import Likeliest
 from rldbg.inference.keyed_random import sample_key
 from rldbg.recording import Record, Recording
 from rldbg.recording import open as open_recording
@@ -39,6 +40,7 @@ class RecordedGeneration:
     stop: int | str | None = None
     seed: int | None = None
     arrival: tuple[int, int] | None = None
+    top: Sequence[Likeliest] = ()
     given: int = 0
 
     @property
@@ -127,6 +129,7 @@ def _of_row(record: Record, row: int, seed: int | None) -> Iterator[RecordedGene
             finish=extra.get("finish_reason"),
             stop=extra.get("stop_reason"),
             seed=int(extra["seed"]) if extra.get("seed") else None,
+            top=[[(token, score) for token, score in place] for place in json.loads(extra.get("top_logprobs", "[]"))],
             arrival=(int(extra["arrival"]), int(extra.get("choice", 0))) if extra.get("arrival") else None,
         )
 
