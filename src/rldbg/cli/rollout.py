@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rldbg.cli.application import verb
-from rldbg.cli.output import console, print_json, print_line, print_note
+from rldbg.cli.output import console, is_quiet, print_json, print_line, print_note
 from rldbg.core import ExitCode
 
 if TYPE_CHECKING:
@@ -69,6 +69,13 @@ _NOT_REPEATED = frozenset({"out", "run_folder", "sample", "as_json", "addrs", "s
     show_default=True,
     help="Seconds per request.",
 )
+@click.option(
+    "--server-wait",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for a server's first answer.",
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="[default: RUN/generated/batch_data.pt]")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
 @click.option("--trace", is_flag=True, help="Write a timeline of every episode (Chrome trace).")
@@ -99,6 +106,7 @@ def command(context: click.Context, /, workflow: str, overrides: tuple[str, ...]
         arguments=dict(_pair(word) for word in options["arguments"]),
         timeout_s=options["timeout"],
         request_timeout_s=options["request_timeout"],
+        server_wait_s=options["server_wait"],
         command_of=_single_command(context, workflow, overrides, addresses),
         **{
             name: options[name]
@@ -211,8 +219,10 @@ def _progress() -> Iterator["EpisodeObserver"]:
     from rldbg.inference.workflows import EpisodeObserver
 
     screen = console(stderr=True)
+    # Asked here: it is called on the thread of the network, which knows nothing of options.
+    on_wait = EpisodeObserver().on_wait if is_quiet() else print_note
     if not screen.is_terminal:
-        yield EpisodeObserver()
+        yield EpisodeObserver(on_wait=on_wait)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -233,6 +243,7 @@ def _progress() -> Iterator["EpisodeObserver"]:
             progress.update(task, advance=1, failed=f"{failed} failed" if failed else "")
 
         yield EpisodeObserver(
+            on_wait=on_wait,
             on_outcome=on_outcome,
             on_pause=lambda paused: progress.stop() if paused else progress.start(),
             on_start=lambda total: progress.update(task, total=total),

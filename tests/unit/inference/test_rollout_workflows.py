@@ -2,14 +2,17 @@
 
 import json
 import os
+import socket
 import sys
+import threading
 
 import pytest
 
 import rldbg
 from rldbg.core import IncompleteDataError, RldbgError, Run, SampleId, UnreachableError, UsageError
-from rldbg.inference.workflows import GenerationSettings, RolloutRequest, rollout
+from rldbg.inference.workflows import GenerationSettings, RolloutRequest, rollout, servers
 from rldbg.inference.workflows.completions import Completion, rows_of_answers
+from rldbg.inference.workflows.network_thread import NetworkThread
 from rldbg.inference.workflows.settings import parse_overrides
 from rldbg.replay import ReplayRollout
 from rldbg.reports.rollout import failure_text
@@ -248,6 +251,36 @@ def test_dead_servers(make, server):
         make(WORKFLOWS, "function", addresses=["127.0.0.1:9"])
     report = make(WORKFLOWS, "function", addresses=["127.0.0.1:9", server.address])
     assert report.ok and "127.0.0.1:9 is left out" in report.notes[0]
+
+
+def test_a_server_that_takes_long_for_its_first_answer_is_waited_for(monkeypatch):
+    monkeypatch.setattr(servers, "_SOON_S", 0.01)
+    said = threading.Event()
+
+    def answer(listener):
+        for _ in ("/health", "/v1/models"):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                said.wait(60)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    network = NetworkThread()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,), daemon=True)
+        thread.start()
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+        notes = []
+        patient = servers.Servers([place], network=network)
+        assert patient.check(lambda note: (notes.append(note), said.set())) == []
+        thread.join(60)
+        assert "--server-wait" in notes[0] and place in notes[0]
+        silent = servers.Servers([place], network=network, server_wait_s=0.05)
+        with pytest.raises(UnreachableError, match="raise --server-wait"):
+            silent.check(notes.append)
+        patient.close()
+        silent.close()
+    network.close()
 
 
 def test_a_server_that_wants_a_token(make):

@@ -64,6 +64,7 @@ class RolloutRequest:
     concurrency: int = 64
     timeout_s: float = 600.0
     request_timeout_s: float = 300.0
+    server_wait_s: float = 60.0
     api_key: str = ""
     protocol: Protocol | None = None
     out: Path | None = None
@@ -76,7 +77,6 @@ class RolloutRequest:
 
 
 # Loads a tokenizer by the name or folder it was asked for.
-_ASK_S = 10.0
 TokenizerLoader = Callable[[str], Any]
 
 
@@ -93,7 +93,8 @@ def rollout(
     """
     started = time.monotonic()
     with ExitStack() as stack:
-        opened = _OpenRollout(request, load_tokenizer, stack)
+        observer = observer or EpisodeObserver()
+        opened = _OpenRollout(request, load_tokenizer, stack, observer)
         runner = opened.runner(observer)
         if request.out is not None:
             _check_place(request.out)
@@ -129,7 +130,9 @@ def rollout(
 class _OpenRollout:
     """Everything that is open while episodes run; closed by the stack in the opposite order."""
 
-    def __init__(self, request: RolloutRequest, load_tokenizer: TokenizerLoader, stack: ExitStack) -> None:
+    def __init__(
+        self, request: RolloutRequest, load_tokenizer: TokenizerLoader, stack: ExitStack, observer: EpisodeObserver
+    ) -> None:
         self._request = request
         self._stack = stack
         self._load_tokenizer = load_tokenizer
@@ -150,6 +153,7 @@ class _OpenRollout:
             network=network,
             api_key=request.api_key,
             request_timeout_s=request.request_timeout_s,
+            server_wait_s=request.server_wait_s,
             connections=connections,
             protocol=request.protocol,
         )
@@ -157,7 +161,7 @@ class _OpenRollout:
         recorded = RecordedExchanges(request.replay) if request.replay is not None else None
         self.exchanges = Exchanges(ExchangeLog(), recorded, (request.seed or 0) if request.fuzz else None)
         self._episodes: dict[str, Episode] = {}
-        self.notes = self.servers.check() if recorded is None else []
+        self.notes = self.servers.check(observer.on_wait) if recorded is None else []
         # TRL's functions take all samples of a prompt in one call.
         self.specs: list[EpisodeSpec] = specs_of(rows, n=1 if self.shape == "trl" else request.n, only=request.sample)
 
@@ -227,7 +231,7 @@ def _served_folder(request: RolloutRequest) -> str:
     for address in request.addresses:
         try:
             url = f"{base_address(address)}/model_info"
-            answer = http_request("GET", url, token=request.api_key or "", timeout_s=_ASK_S)
+            answer = http_request("GET", url, token=request.api_key or "", timeout_s=request.server_wait_s)
             known = answer.json() if answer.status_code == 200 else {}
             path = str(known.get("tokenizer_path") or known.get("model_path") or "")
         except (NoAnswerError, ValueError, AttributeError):  # nobody is there, or it speaks another protocol

@@ -35,8 +35,10 @@ _LEFTOVER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class EpisodeObserver:
-    """Who hears about progress: how many episodes, each outcome as it comes, a debugger's prompt opening or closing."""
+    """Who hears about progress: servers that are waited for, how many episodes, each outcome as it comes, a debugger's
+    prompt opening or closing."""
 
+    on_wait: Callable[[str], None] = lambda _: None
     on_start: Callable[[int], None] = lambda _: None
     on_outcome: Callable[[EpisodeOutcome], None] = lambda _: None
     on_pause: Callable[[bool], None] = lambda _: None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from rldbg.inference.registry import Registry, Server
 
 _CONNECT_S = 10.0
-_HEALTH_S = 5.0
+# A server that takes longer than this for its first answer is told of while it is waited for.
+_SOON_S = 5.0
 _MOST_RESUMPTIONS = 1000
 
 
@@ -69,6 +70,7 @@ class Servers:
         network: NetworkThread,
         api_key: str = "",
         request_timeout_s: float = 300.0,
+        server_wait_s: float = 60.0,
         connections: int = 64,
         protocol: Protocol | None = None,
     ) -> None:
@@ -77,13 +79,17 @@ class Servers:
         self.model = ""
         self._busy = dict.fromkeys(self.addresses, 0)
         self._timeout_s = request_timeout_s
+        self._wait_s = server_wait_s
         self._protocol = protocol
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = HttpClient(headers=headers, connections=connections, connect_s=_CONNECT_S)
 
-    def check(self) -> list[str]:
-        """Asks every server once; returns what is wrong with some of them. None that answers is an error."""
-        return self.network.wait(self._check())
+    def check(self, on_wait: Callable[[str], None]) -> list[str]:
+        """Asks every server once; returns what is wrong with some of them. None that answers is an error.
+
+        `on_wait` hears of those that take long.
+        """
+        return self.network.wait(self._check(on_wait))
 
     def close(self) -> None:
         self.network.wait(self._client.close())
@@ -159,8 +165,8 @@ class Servers:
         body = await self.post("/v1/completions", completions_body(prompt, settings, seed=seed, model=self.model))
         return openai_answers(body, () if isinstance(prompt, str) else prompt)[0]
 
-    async def _check(self) -> list[str]:
-        found = await asyncio.gather(*(self._state(address) for address in self.addresses))
+    async def _check(self, on_wait: Callable[[str], None]) -> list[str]:
+        found = await asyncio.gather(*(self._state(address, on_wait) for address in self.addresses))
         wrong = {address: said for address, said in zip(self.addresses, found, strict=True) if said}
         if len(wrong) == len(self.addresses):
             raise _nobody([f"{address} ({said})" for address, said in wrong.items()])
@@ -168,19 +174,26 @@ class Servers:
         self.model = await self._served_model(self.addresses[0])
         return [f"{address} is left out: {said}" for address, said in wrong.items()]
 
-    async def _state(self, address: str) -> str:
-        """What is wrong with a server; empty when it answers. One without /health is not held to have one."""
+    async def _state(self, address: str, on_wait: Callable[[str], None]) -> str:
+        """What is wrong with a server; empty when it answers. One without /health is not held to have one.
+
+        A busy machine may take its time to answer, while a connection to nobody is refused at once.
+        """
+        asked = asyncio.ensure_future(within(self._wait_s, self._client.get(f"{address}/health")))
+        await asyncio.wait({asked}, timeout=_SOON_S)
+        if not asked.done():
+            on_wait(f"waiting for {address}, up to {self._wait_s:g} s (--server-wait): it has not answered yet")
         try:
-            response = await within(_HEALTH_S, self._client.get(f"{address}/health"))
+            response = await asked
         except TimeoutError:
-            return f"no answer within {_HEALTH_S:g} s"
+            return f"no answer within {self._wait_s:g} s; raise --server-wait if it is busy"
         except ConnectionError as error:
             return str(error)
         return f"HTTP {response.status}" if response.status >= 500 else ""
 
     async def _served_model(self, address: str) -> str:
         try:
-            response = await within(_HEALTH_S, self._client.get(f"{address}/v1/models"))
+            response = await within(self._wait_s, self._client.get(f"{address}/v1/models"))
             if response.status in (401, 403):
                 _content(response, f"{address}/v1/models")
             return str(response.json()["data"][0]["id"])
