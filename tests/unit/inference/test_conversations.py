@@ -13,9 +13,10 @@ from rldbg.inference.application import build_application
 from rldbg.inference.conversation.families import FAMILIES
 from rldbg.inference.conversation.parsing import Reading
 from rldbg.inference.conversation.tools import forced_calls
-from rldbg.inference.embedded.loading import embed
+from rldbg.inference.embedded.loading import embed, load_backend
 from rldbg.inference.embedded.text import PretrainedText
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
+from rldbg.trainer import tiny_folder
 
 pytest.importorskip("llguidance", reason="the extra rldbg[constraints] is not installed")
 
@@ -403,3 +404,19 @@ def test_the_grammar_of_several_calls_gives_what_the_family_reads(parts, family)
         assert [json.loads(arguments)["city"] for _, arguments in family.read(region, {})] == ["Rome", "Oslo"][
             : len(expected)
         ]
+
+
+@pytest.mark.parametrize("pattern, place", [("<x", "cannot be used"), ("ab?<", "constraint failed")])
+def test_a_constraint_that_no_token_can_meet_is_an_error_that_says_so(tmp_path, pattern, place):
+    async def scene():
+        backend = load_backend(tiny_folder(tmp_path / "tiny"), name="tiny", device="cpu")
+        transport = httpx.ASGITransport(app=build_application(backend))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+            try:
+                body = {"messages": ASK, "regex": pattern, "max_tokens": 9}
+                return await client.post("/v1/chat/completions", json=body)
+            finally:
+                await backend.close()
+
+    answer = asyncio.run(scene())
+    assert answer.status_code == 400 and place in answer.text and "no token of the model" in answer.text

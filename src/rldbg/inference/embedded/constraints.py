@@ -41,8 +41,12 @@ class Constraints:
         except (ValueError, TypeError) as error:
             message = str(error)
         if message:
-            raise RequestError(f"the {constraint.kind.replace('_', ' ')} cannot be used: {message[:500]}")
-        return Matcher(llguidance.LLMatcher(self._tokenizer, grammar, log_level=0))
+            raise RequestError(f"the {_name(constraint)} cannot be used: {message[:500]}")
+        made = Matcher(llguidance.LLMatcher(self._tokenizer, grammar, log_level=0))
+        made.mask(self._card.vocabulary_size)
+        if made.error:
+            raise RequestError(f"the {_name(constraint)} cannot be used: {made.error}")
+        return made
 
 
 class Matcher:
@@ -66,8 +70,19 @@ class Matcher:
 
     @property
     def error(self) -> str:
-        """Why the constraint has failed; it does so where a grammar becomes too complex."""
-        return str(self._matcher.get_error())[:300] if self._matcher.is_error() else ""
+        """Why the constraint has failed; it does so where a grammar becomes too complex, and where characters that it
+        demands are in no token."""
+        if not self._matcher.is_error():
+            return ""
+        said = str(self._matcher.get_error()).partition("\n")[0]
+        if said.startswith("NoExtension"):
+            return "no token of the model can come next; take a model whose tokenizer has all characters (tiny has few)"
+        return said[:300]
+
+
+def _name(constraint: Constraint) -> str:
+    """What the client asked for; the language of our own grammars means nothing to it."""
+    return "form of a tool call" if constraint.kind == "lark" else constraint.kind.replace("_", " ")
 
 
 def _grammar(constraint: Constraint) -> Any:

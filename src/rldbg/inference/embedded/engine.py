@@ -154,7 +154,7 @@ class EmbeddedBackend:
                 news.append((item.answer, item.delta()))
             if item.finish is not None:
                 self._finished += 1
-                news.append((item.answer, item.outcome(self._scheduler.version.label)))
+                news.append((item.answer, item.failure or item.outcome(self._scheduler.version.label)))
         self._post(news)
 
     def _post(self, news: list[tuple[PendingGeneration, Delta | Outcome | RequestError]]) -> None:

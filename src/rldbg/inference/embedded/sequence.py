@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from rldbg.algorithms import LogprobMode, TopTokens
 from rldbg.inference.embedded.constraints import Matcher
 from rldbg.inference.generation import Delta, Finish, GenerationJob, Outcome, PendingGeneration, Text
+from rldbg.inference.request_error import RequestError
 
 # A stop text is looked for in the last tokens only: as many as it has characters, and some that print nothing.
 _SILENT_TOKENS = 8
@@ -28,6 +29,7 @@ class Sequence:
     prompt_top: list[TopTokens] = field(default_factory=list)
     prompt_ranks: list[int | None] = field(default_factory=list)
     finish: Finish | None = None
+    failure: RequestError | None = None
     sent: int = 0
 
     @property
@@ -52,7 +54,8 @@ class Sequence:
         settings = self.job.settings
         if self.matcher is not None and self.matcher.consume(token):
             if self.matcher.error:
-                return Finish("abort", message=f"the constraint failed: {self.matcher.error}")
+                self.failure = RequestError(f"constraint failed at token {len(self.tokens)}: {self.matcher.error}")
+                return Finish("abort", message=self.failure.message)
             return Finish("stop", token if token in self.stop_ids else None)
         if len(self.tokens) >= settings.min_new_tokens:
             if token in self.stop_ids:

@@ -89,7 +89,15 @@ class _WholeTokens:
         self._encode = text.encode
 
     def __call__(self, text: bytes | str) -> list[int]:
-        return self._encode(text if isinstance(text, str) else text.decode())
+        """Up to what the vocabulary has no token for: one for unknown text would not be that text."""
+        whole = text.encode() if isinstance(text, str) else bytes(text)
+        found, written = [], b""
+        for token in self._encode(whole.decode()):
+            written += self.tokens[token]
+            if not whole.startswith(written):
+                break
+            found.append(token)
+        return found
 
 
 class NoText:
