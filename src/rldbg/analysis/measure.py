@@ -163,16 +163,18 @@ def _measure_chunk(
     # A double holds only 53 bits of an integer.
     exact = a != b if atol == rtol == 0 and a.dtype.kind in "iub" and b.dtype.kind in "iub" else None
     wide_a, wide_b = _real(a, kind), _real(b, kind)
-    if mask is not None and not mask.all():
-        use = mask != 0
-        wide_a, wide_b = np.where(use, wide_a, 0), np.where(use, wide_b, 0)
-        exact = None if exact is None else exact & use
+    use = None if mask is None or mask.all() else mask.astype(np.bool_, copy=False)
+    if use is not None and exact is not None:
+        exact &= use
     gap = scratch.get("gap", kind, len(a))
     with np.errstate(all="ignore"):
         np.abs(np.subtract(wide_a, wide_b, out=gap), out=gap)
+        if use is not None:
+            np.multiply(gap, use, out=gap)
         largest = float(gap.max(initial=0.0))
     clash = None
     if not math.isfinite(largest):
+        wide_a, wide_b, use = _where(use, wide_a), _where(use, wide_b), None
         clash = _count_odd(total, wide_a, wide_b, start)
         plain = np.isfinite(wide_a) & np.isfinite(wide_b)
         wide_a, wide_b = np.where(plain, wide_a, 0), np.where(plain, wide_b, 0)
@@ -190,11 +192,11 @@ def _measure_chunk(
         beyond, count = beyond | clash, -1
     count = int(np.count_nonzero(beyond)) if count < 0 else count
     is_crowded = count * 8 > len(a)
-    if not is_crowded:
-        _note_likeness(total, wide_a, wide_b, gap, len(a))
-    elif (start // _CHUNK) % _LIKENESS_EVERY == 0:
-        part = slice(0, -(-len(a) // _LIKENESS_PART))
-        _note_likeness(total, wide_a[part], wide_b[part], gap[part], len(a) * _LIKENESS_EVERY)
+    if not is_crowded or (start // _CHUNK) % _LIKENESS_EVERY == 0:
+        part = slice(0, -(-len(a) // _LIKENESS_PART) if is_crowded else None)
+        stands_for = len(a) * (_LIKENESS_EVERY if is_crowded else 1)
+        used = None if use is None else use[part]
+        _note_likeness(total, _where(used, wide_a[part]), _where(used, wide_b[part]), gap[part], stands_for)
     if clash is not None and clash.any():
         gap[clash] = largest = math.inf
     if count:
@@ -214,9 +216,8 @@ def _beyond(
     if largest <= atol:
         found[:] = False
         return found, 0
-    # No number is larger than the root of the sum of all squares, here with a margin for its rounding.
-    with np.errstate(over="ignore"):
-        bound = atol + rtol * (1.01 * math.sqrt(float(np.einsum("i,i", a, a))) + largest) if rtol else atol
+    # With a margin for rounding.
+    bound = atol + 1.01 * rtol * (max(float(a.max()), -float(a.min())) + largest) if rtol else atol
     np.greater(gap, kind(bound), out=found)
     count = int(np.count_nonzero(found))
     if rtol and count < len(gap):
@@ -226,6 +227,11 @@ def _beyond(
         found[unsure] = gap[unsure] > kind(atol) + sizes * kind(rtol)
         count += int(np.count_nonzero(found[unsure]))
     return found, count
+
+
+def _where(use: np.ndarray | None, values: np.ndarray) -> np.ndarray:
+    """Zero where a value does not count."""
+    return values if use is None else np.where(use, values, 0)
 
 
 def _sum(values: np.ndarray) -> float:

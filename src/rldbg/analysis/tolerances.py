@@ -199,6 +199,11 @@ class Tolerances:
         return copy
 
     @property
+    def widens(self) -> bool:
+        """Whether anything upstream allows more than what fields are allowed on their own."""
+        return bool(self._always) or any(roundoff for _, roundoff in self._perturbed)
+
+    @property
     def drift(self) -> float:
         """The part of what is allowed that comes from parameters which differ."""
         return max(0.0, self._roundoff - self._always)

@@ -200,7 +200,7 @@ def _judge_passes(
     suspects = {
         key for key, field in result.fields.items() if field.stage in _FOLLOWS_PARAMETERS and field.first is not None
     }
-    if not suspects:
+    if not suspects or not (given.widens or resampled.samples):
         return
     worker = UnitWorker(a, b, given, resampled)
     fresh = UnitResult()

@@ -4,6 +4,7 @@ A pickled list of numbers is MARK, opcodes of 2 to 10 bytes each, APPENDS. Where
 a strided column and is read as one. Runs of mixed widths (token ids) are the affair of number_lanes.
 """
 
+import struct
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ _BATCH = 1000  # CPython's pickler writes lists in batches of this many items
 _LONG1 = 0x8A
 _TRUE, _FALSE = 0x88, 0x89
 _PROBE = 1024
+_SHORT = 9
 
 # opcode: (bytes it takes, dtype of its operand, which ends it)
 _COLUMNS = {
@@ -24,6 +26,7 @@ _COLUMNS = {
     ord("G"): (9, ">f8"),
     _LONG1: (10, "<i8"),  # of 8 bytes, the only length read here
 }
+_OPERANDS = {ord(op): struct.Struct(form) for op, form in (("K", "B"), ("M", "<H"), ("J", "<i"), ("G", ">d"))}
 NUMBER_OPCODES = frozenset({*_COLUMNS, _TRUE, _FALSE})
 
 
@@ -61,6 +64,8 @@ class NumberRuns:
         if after != _APPENDS:
             if after not in MIXABLE or op not in MIXABLE:
                 return None
+            if (short := self._short(start)) is not None:
+                return short
             found = self._lanes.at(start)
             return None if found is None else NumberRun(*found)
         if op == _LONG1 and not (self._bytes[start + 1 : end : size] == 8).all():
@@ -69,6 +74,21 @@ class NumberRuns:
             (count,), dtype, self._pickled, start + size - np.dtype(dtype).itemsize, (size,)
         )
         return NumberRun(column.astype(_wide(op)), end)
+
+    def _short(self, start: int) -> NumberRun | None:
+        """A mixed run of a few numbers, such as a shape: stepping through lanes would take longer than reading it."""
+        values: list[int | float] = []
+        place = start
+        for _ in range(_SHORT):
+            op = self._pickled[place]
+            if op == _APPENDS:
+                kind = np.float64 if any(isinstance(value, float) for value in values) else np.int64
+                return NumberRun(np.array(values, kind), place)
+            if op not in MIXABLE:
+                return None
+            values += _OPERANDS[op].unpack_from(self._pickled, place + 1)
+            place += _COLUMNS[op][0]
+        return None
 
     def batches(self, mark: int) -> NumberRun | None:
         """The full batches from the MARK of a list on, if there are several and all their opcodes are of one kind."""
