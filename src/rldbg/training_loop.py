@@ -91,7 +91,7 @@ class RecordedLoop:
             self.recorder.record(kind, **self._place() | {"micro": self._micro} | fields)
 
     def enter_step(self, number: int | None) -> None:
-        """`rldbg.step`: the loop says which step begins. One that counts anew in each epoch goes on where it was."""
+        """`rldbg.step`: the loop says which step begins. If it counts from 0 in each epoch, numbers continue."""
         self.end_step()
         if number is None:
             number = self._told + 1 if self._is_told else self._number

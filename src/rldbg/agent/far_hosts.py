@@ -1,6 +1,6 @@
 """RUN/far_hosts: one line per host from which a broker on loopback was looked for, its name and its addresses.
 
-The broker reads it and then listens also where these hosts reach it. It is one file that both sides open anew each
+The broker reads it and then listens also where these hosts reach it. It is one file that both sides open again each
 time: network file systems show changes of a file at once when it is opened, those of a folder much later.
 """
 

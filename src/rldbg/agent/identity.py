@@ -1,4 +1,4 @@
-"""Who this process is: role, rank, coordinates, host. Asked anew each time, because a Ray worker becomes somebody
+"""Who this process is: role, rank, coordinates, host. Determined again each time, because a Ray worker becomes somebody
 only when an actor moves in, and a rank exists only after torch.distributed was initialised.
 
 Nothing is imported here that the process has not imported itself.

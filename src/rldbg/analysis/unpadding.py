@@ -94,7 +94,7 @@ def extents(record: Record) -> dict[SampleId, Extent]:
     }
 
 
-# In the place of padding ids, which say nothing: no token has it.
+# Instead of padding ids, which say nothing: no token has it.
 NO_TOKEN = -1
 # Where a record of response values that has no mask of its own is trained on, as the trajectories say.
 TRAINED = "_rldbg_trained"
@@ -134,7 +134,7 @@ def mark_padding(record: Record, known: Callable[[], Extents]) -> Record:
 def unpack(record: Record, known: Callable[[], Extents]) -> Record:
     """A record whose rows are several samples one behind the other, with one row per sample.
 
-    Positions that begin anew say where; else rows that are known samples, and padding behind them.
+    Positions that start again say where; else rows that are known samples, and padding behind them.
     """
     ids = record.fields.get("input_ids")
     if record.samples or not is_padded(ids) or ids is None:

@@ -61,7 +61,7 @@ def parameters_after(recording: Recording, step: int, names: Iterable[str]) -> d
 
 
 def load_optimizer(optimizer: Any, named: Mapping[str, Any], recording: Recording, step: int) -> bool:
-    """The state that the last optimizer step of a step left, if it is recorded; else the optimizer begins anew."""
+    """The state after the last optimizer step of a step, if it is recorded; else the optimizer starts without state."""
     import torch
 
     recorded = _left_by(recording, "optimizer_state", step)

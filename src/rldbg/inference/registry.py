@@ -227,7 +227,7 @@ def _report(file: Path) -> dict[str, Any]:
 
 
 def _at_port(command: Sequence[str], address: str | None) -> list[str]:
-    """The command with the port it got, in the place of the one it asked for or did not name."""
+    """The command with the port it got, instead of the one it asked for or did not name."""
     if address is None:
         return list(command)
     port = address.rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""One armed run from beginning to end: explained, checked, started, watched, and held against what was promised."""
+"""One armed run from beginning to end: explained, checked, started, watched, and compared with what was promised."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What was really armed: the notes that the start-up hook left in the run folder, held against what was promised."""
+"""What was really armed: the notes that the start-up hook left in the run folder, compared with what was promised."""
 
 import json
 from collections.abc import Sequence

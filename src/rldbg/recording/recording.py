@@ -211,7 +211,7 @@ class Recording:
         return [Sample(id, step, prompts.get(id, ""), tuple(found)) for id, found in rows.items()]
 
     def relisted(self) -> "Recording":
-        """The same recording, looked at anew: what changed since, and what the index may have hidden, is seen."""
+        """The same recording, listed again: what changed since, and what the index may have hidden, is seen."""
         tree = replace(self.tree) if isinstance(self.tree, LocalTree) else self.tree
         again = Recording(tree, self.layout, self.layout.survey(tree), within=self.within, run=self.run)
         again.on_read = self.on_read

@@ -1,7 +1,7 @@
 """The JSON report of the NexRL document: `sections`, in its shape and under its names, beside rldbg's own result.
 
 Numbers are those of the document's script. Where that looks at five trajectories and at the ranks it was told of, this
-covers all of them; old log probs, which one side has for the whole step, are held against each micro-batch's own.
+covers all of them; old log probs, which one side has for the whole step, are compared with each micro-batch's own.
 """
 
 from __future__ import annotations

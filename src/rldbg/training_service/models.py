@@ -131,7 +131,7 @@ class TrainedModel:
         }
 
     def load(self, weights: Mapping[str, torch.Tensor], optimizer: Mapping[str, torch.Tensor] | None) -> None:
-        """Replaces all parameters; the optimizer starts afresh unless its state is given. Gradients are cleared."""
+        """Replaces all parameters; the optimizer state is reset unless it is given. Gradients are cleared."""
         load_weights(self.module, weights)
         self._optimizer = _new_optimizer(self.module)
         for parameter in self.module.parameters():

@@ -32,7 +32,7 @@ class WatchRule:
 
 
 def read_rules(path: Path) -> tuple[WatchRule, ...]:
-    """The built-in rules, with those of a file added or in the place of those with the same id."""
+    """The built-in rules, with those of a file added, or instead of those with the same id."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -61,7 +61,7 @@ class OpenedRun:
 
     @property
     def recording(self) -> Recording:
-        """The recording, listed anew when the last look is some seconds old."""
+        """The recording, listed again when the last look is some seconds old."""
         with self.lock:
             if self._recording is None or time.monotonic() - self._opened_at > _FRESH_S:
                 now = self.reopened()

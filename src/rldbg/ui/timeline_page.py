@@ -13,7 +13,7 @@ _MAX_SPANS = 6000
 
 
 def timeline_page(run: OpenedRun, jobs: Jobs, step: int | None) -> dict[str, Any]:
-    """One step, or the whole run; begun anew when the run has written more steps."""
+    """One step, or the whole run; read again when the run has written more steps."""
     run.run_folder("timeline")
     return jobs.ask(("timeline", run.name, step), run.state_stamp(), lambda: timeline_of(run, step))
 

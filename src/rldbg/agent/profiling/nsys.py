@@ -1,4 +1,4 @@
-"""A worker under nsys, started anew by its own interpreter, so that no interpreter, option or report is lost.
+"""A worker under nsys, started again by its own interpreter, so that no interpreter, option or report is lost.
 
 The process that the launcher (Ray, torchrun, a shell) knows becomes a stub (see nsys_supervisor); below nsys runs what
 it would have run itself.

@@ -53,7 +53,7 @@ class ProfileWindow:
         self._has_own_steps = False
         self._is_following = False
         self._is_substitute = False
-        """py-spy records in the place of torch's profiler, because torch is not imported."""
+        """py-spy records instead of torch's profiler, because torch is not imported."""
         self._no_substitute = ""
         self._ticket = None if under else Ticket(plan.books, choice.name, choice.pattern, plan.tool)
         self._note()

@@ -46,7 +46,7 @@ def begin() -> None:
         agent.start()
         return
     profiling = importlib.import_module(f"{_PACKAGE}.profiling")
-    # First, and before there are threads: under nsys this process starts itself anew.
+    # First, and before there are threads: under nsys this process starts itself again.
     profiling.begin()
     profiling.join(agent.start())
 

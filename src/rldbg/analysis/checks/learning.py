@@ -117,7 +117,7 @@ def _ways(rewards: np.ndarray, groups: np.ndarray) -> Iterator[tuple[str, np.nda
 def _loss_follows_inputs(view: StepView) -> Iterable[Violation]:
     """is_loss_debug: the ratio is exp(log_probs - old_log_probs), the element loss -ratio * advantage or clipped.
 
-    Without it, the loss of each micro-batch is held against its log probs, advantages and mask. A framework may say
+    Without it, the loss of each micro-batch is compared with its log probs, advantages and mask. A framework may say
     that a token's loss is something else (extra_info.form of its loss).
     """
     forms = {_form(record) for record in view.side.records("loss", view.step)}

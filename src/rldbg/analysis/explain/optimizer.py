@@ -65,7 +65,7 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def _started_anew(evidence: Evidence, known: list[Optimizer], label: str) -> list[Explanation]:
-    """The other side's optimizer, whose moments start anew before some updates."""
+    """The other side's optimizer, whose moments are reset before some updates."""
     side, rule = evidence.b if label == "B" else evidence.a, known[0].rule
     history, places = history_of(side), side.updates("param")
     if history is None:

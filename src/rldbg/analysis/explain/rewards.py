@@ -324,7 +324,7 @@ def _within_groups(evidence: Evidence) -> str | None:
         return None
     if len(changed) >= 3:
         return "in a different order within each group"
-    # Rewards drawn from all of this step's would be the group's own in another order so often.
+    # Rewards sampled from all of this step's would be the group's own in another order so often.
     every = Counter(b for rows in groups.values() for _, b in rows)
     chance = 1.0
     for rows in changed.values():

@@ -46,7 +46,7 @@ def _of_side(histories: Sequence[TensorHistory], number: int) -> float:
     recorded = [roundoff_of(records[0].dtype(GRADIENT)) for records in tensors if records]
     if recorded and min(recorded) > COARSE:
         return min(recorded)
-    # The loss may be scaled anew in every update, so each of them has a quantum of its own.
+    # The loss may be scaled differently in every update, so each of them has a quantum of its own.
     quanta: dict[Update, Counter[int]] = defaultdict(Counter)
     told = [item for records in tensors if (item := _coarsest(records, quanta)) is not None]
     coarse = [item for item in told if item]

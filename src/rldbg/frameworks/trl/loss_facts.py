@@ -57,7 +57,7 @@ def loss_terms(
 
 def loss_form(trainer: Any, kind: str, computed: Mapping[str, Any]) -> str:
     """`ratio` if the loss of a token is no more than its advantage times its own, clipped ratio (`two-sided ratio` if
-    large ones of negative advantages are clipped, too): then it is held against both. Else what it is instead."""
+    large ones of negative advantages are clipped, too): then it is compared with both. Else what it is instead."""
     if kind not in _CLIPPED:
         return kind
     if trainer.importance_sampling_level != "token":

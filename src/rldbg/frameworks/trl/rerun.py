@@ -27,7 +27,7 @@ from rldbg.recording import open as open_recording
 
 
 class _NoEngine:
-    """In the place of TRL's vLLM engine: responses are recorded, so that none is asked or sent weights."""
+    """Instead of TRL's vLLM engine: responses are recorded, so that none is asked or sent weights."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.vllm_client = self

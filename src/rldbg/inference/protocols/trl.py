@@ -1,6 +1,6 @@
 """The routes of `trl vllm-serve` that a client without a GPU can use; their paths end in a slash.
 
-Log probs are those of the distribution that was drawn from, as that server gives them.
+Log probs are those of the distribution that was sampled from, as that server gives them.
 """
 
 from collections.abc import Sequence

@@ -199,7 +199,7 @@ def form_of(value: Any) -> FieldForm:
     return _DATA
 
 
-@lru_cache(maxsize=64)  # numpy makes the name anew each time it is asked for
+@lru_cache(maxsize=64)  # numpy makes the name again each time it is asked for
 def _dtype_name(dtype: np.dtype) -> str:
     return dtype.name
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 import numpy as np
 
-_HEAD_BYTES = 64  # lists that begin alike are held against each other
+_HEAD_BYTES = 64  # lists that begin alike are compared with each other
 _MOST_ALIKE = 16  # of the same beginning, such as the prompt of a group
 _MOST_BYTES = 1 << 27
 

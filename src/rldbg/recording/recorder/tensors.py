@@ -52,7 +52,7 @@ def dtype_name(tensor: Any) -> str:
     return name_of(tensor.dtype)
 
 
-@lru_cache(maxsize=64)  # torch makes the text anew each time it is asked for
+@lru_cache(maxsize=64)  # torch makes the text again each time it is asked for
 def name_of(dtype: Any) -> str:
     """The usual name of torch's dtype."""
     return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""A user's loss on a saved batch, with autograd, held against the references: `rerun_loss`.
+"""A user's loss on a saved batch, with autograd, compared with the references: `rerun_loss`.
 
 Everything is computed at two points. At the recorded log probs every ratio is 1 and no clip decides anything, so
 losses that clip differently agree there; a seeded step away from them tells such losses apart.

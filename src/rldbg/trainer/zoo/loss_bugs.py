@@ -62,7 +62,7 @@ def ratio_capped(original: Any, new: Any, old: Any) -> Any:
 
 @bug(targets.COMPUTE_LOSS, stage="ratio", cause="ratio-of-sequence")
 def ratio_of_the_sequence(original: Any, result: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
-    """The ratio of the whole sequence (its geometric mean) in the place of each token's."""
+    """The ratio of the whole sequence (its geometric mean) is used instead of each token's."""
     mask = micro.batch.response_mask
     gap = (result.log_probs - micro.old_log_probs) * mask
     mean = gap.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
