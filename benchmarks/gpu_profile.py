@@ -70,7 +70,7 @@ def run_child(arguments, folder, tool):
         request = ProfileRequest(workers="*", steps="3:5", tool=tool)
         plan = make_plan(request, folder=folder / "out", run=folder, environment=Environment({}))
         Path(plan.folder).mkdir()
-        Path(plan.books).mkdir()
+        Path(plan.state_folder).mkdir()
         (folder / "plan.json").write_text(plan.to_text(), encoding="utf-8")
         environment |= {"RLDBG_RUN": str(folder), "RLDBG_PROFILING": str(folder / "plan.json")}
         environment["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{environment['PYTHONPATH']}"

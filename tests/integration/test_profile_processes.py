@@ -192,8 +192,8 @@ def test_sigterm_inside_the_window_writes_what_there_is_and_a_kill_is_named(tmp_
         for line in process.stdout:
             if line.strip() == "step 5":
                 break
-        (ticket,) = (tmp_path / f"run{number}" / "profiling" / "tickets").glob("*.json")
-        os.kill(json.loads(ticket.read_text())["pid"], which)
+        (status,) = (tmp_path / f"run{number}" / "profiling" / "status").glob("*.json")
+        os.kill(json.loads(status.read_text())["pid"], which)
         _, errors = process.communicate(timeout=100)
         assert process.returncode == 128 + which
         found = manifest(tmp_path / f"run{number}" / "profiles")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     )
     from .arming import HAND_DOWN, STARTUP, Arming, armed_environment, disarmed
     from .collectives import PATIENCE_S
-    from .far_hosts import address_for, ask_to_be_reached, outward_address
     from .framing import (
         FAREWELL,
         PEER_LIMIT_BYTES,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from .peer_owner import is_own_user, owner_of_peer
     from .process import Agent
     from .ray_process import snake_case
+    from .remote_hosts import address_for, ask_to_be_reached, outward_address
     from .selection import Selection, SelectionError, Subject, parse_selection
     from .settings import BrokerAddress, Settings, say
     from .stacks import TOOL_FILES

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .far_hosts import ask_to_be_reached
 from .framing import Message, Refused, RequestFailed, Silent, WireError
 from .peer import Connection, Peer, dial
+from .remote_hosts import ask_to_be_reached
 from .settings import BrokerAddress, Settings, say
 from .stacks import mark_as_ours
 

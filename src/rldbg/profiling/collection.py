@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from rldbg.agent.profiling import OPEN_STATES, WORKERS, Plan, never_began, read_tickets
+from rldbg.agent.profiling import OPEN_STATES, WORKERS, Plan, never_began, read_status_files
 from rldbg.core import Finding, Severity
 
 _STALE_S = 15.0
@@ -57,34 +57,34 @@ class Manifest:
         )
 
 
-def wait_for_profiles(books: Path, *, limit_s: float, say: Callable[[str], None]) -> None:
-    """Until no ticket is open any more, or the limit has passed."""
+def wait_for_profiles(state_folder: Path, *, limit_s: float, say: Callable[[str], None]) -> None:
+    """Until no profile is open any more, or the limit has passed."""
     deadline = time.monotonic() + limit_s
     said = False
     while time.monotonic() < deadline:
-        pending = [ticket for ticket in read_tickets(books) if _is_pending(ticket)]
+        pending = [status for status in read_status_files(state_folder) if _is_pending(status)]
         if not pending:
             return
         if not said:
-            names = ", ".join(sorted({str(ticket["worker"]) for ticket in pending}))
+            names = ", ".join(sorted({str(status["worker"]) for status in pending}))
             say(f"waiting up to {limit_s:g} s for the profiles of {names}")
             said = True
         time.sleep(0.1)
 
 
 def make_manifest(plan: Plan, processes: Iterable[dict[str, Any]]) -> Manifest:
-    """From the tickets; `processes` are those that the broker knew."""
+    """From the status files; `processes` are those that the broker knew."""
     folder = Path(plan.folder)
     profiles: list[dict[str, Any]] = []
     missing: list[dict[str, Any]] = []
-    tickets = read_tickets(Path(plan.books))
-    for ticket in tickets:
-        if ticket["state"] == "left out":
+    status_files = read_status_files(Path(plan.state_folder))
+    for status in status_files:
+        if status["state"] == "left out":
             continue
-        entry = _entry(ticket, plan)
+        entry = _entry(status, plan)
         (profiles if entry["files"] else missing).append(entry)
-    names = _worker_names(Path(plan.books), processes)
-    matched = {ticket["pattern"] for ticket in tickets}
+    names = _worker_names(Path(plan.state_folder), processes)
+    matched = {status["pattern"] for status in status_files}
     unmatched = [
         pattern
         for pattern in plan.patterns
@@ -110,14 +110,14 @@ def places_by_node(manifest: Manifest) -> dict[str, list[str]]:
     return places
 
 
-def _is_pending(ticket: dict[str, Any]) -> bool:
-    if ticket["state"] == "armed" and ticket["supervisor"] != ticket["pid"] and ticket["host"] == socket.gethostname():
-        return _is_alive(int(ticket["supervisor"]))
-    if ticket["state"] not in OPEN_STATES:
+def _is_pending(status: dict[str, Any]) -> bool:
+    if status["state"] == "armed" and status["supervisor"] != status["pid"] and status["host"] == socket.gethostname():
+        return _is_alive(int(status["supervisor"]))
+    if status["state"] not in OPEN_STATES:
         return False
-    if ticket["host"] == socket.gethostname():
-        return _is_alive(int(ticket["supervisor"]))
-    return time.time() - float(ticket["at"]) < _STALE_S
+    if status["host"] == socket.gethostname():
+        return _is_alive(int(status["supervisor"]))
+    return time.time() - float(status["at"]) < _STALE_S
 
 
 def _is_alive(pid: int) -> bool:
@@ -127,25 +127,25 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def _entry(ticket: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    files = [{"path": path, "size_bytes": Path(path).stat().st_size} for path in ticket["files"] if Path(path).exists()]
+def _entry(status: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    files = [{"path": path, "size_bytes": Path(path).stat().st_size} for path in status["files"] if Path(path).exists()]
     entry = {
-        "worker": ticket["worker"],
-        "rank": ticket["rank"],
-        "node": ticket["host"],
-        "pid": ticket["pid"],
+        "worker": status["worker"],
+        "rank": status["rank"],
+        "node": status["host"],
+        "pid": status["pid"],
         "steps": plan.window,
-        "steps_seen": ticket["steps_seen"],
+        "steps_seen": status["steps_seen"],
         "files": files,
-        "places": [place for place in ticket["places"] if ticket.get("gathered") or Path(place).exists()],
+        "places": [place for place in status["places"] if status.get("gathered") or Path(place).exists()],
     }
-    return entry | {"reason": ticket["reason"] or ("" if files else _reason(ticket, plan))}
+    return entry | {"reason": status["reason"] or ("" if files else _reason(status, plan))}
 
 
-def _reason(ticket: dict[str, Any], plan: Plan) -> str:
-    state = ticket["state"]
+def _reason(status: dict[str, Any], plan: Plan) -> str:
+    state = status["state"]
     if state == "armed" and plan.steps is not None:
-        return never_began(plan.steps[0], int(ticket["steps_seen"] or 0))
+        return never_began(plan.steps[0], int(status["steps_seen"] or 0))
     if state == "armed":
         return "the tool was never started in it" + (": it never imported torch" if plan.tool == "torch" else "")
     if state == "recording":
@@ -155,9 +155,9 @@ def _reason(ticket: dict[str, Any], plan: Plan) -> str:
     return "the files that were written no longer exist"
 
 
-def _worker_names(books: Path, processes: Iterable[dict[str, Any]]) -> dict[str, str]:
+def _worker_names(state_folder: Path, processes: Iterable[dict[str, Any]]) -> dict[str, str]:
     """Every worker's name, with its class where it has a name of its own."""
-    names = {file.name.replace("%2F", "/"): file.read_text() for file in sorted((books / WORKERS).glob("*"))}
+    names = {file.name.replace("%2F", "/"): file.read_text() for file in sorted((state_folder / WORKERS).glob("*"))}
     for process in processes:
         name = str(process.get("role") or "")
         is_pooled = name == "ray_worker" or (process.get("ray") or {}).get("class")

@@ -50,7 +50,7 @@ def run_profiled(
     folder = output if output is not None else run.folder("profiles")
     folder.mkdir(parents=True, exist_ok=True)
     plan = make_plan(wanted, folder=folder, run=run.path)
-    plan_file = Path(plan.books) / PLAN_FILE
+    plan_file = Path(plan.state_folder) / PLAN_FILE
     plan_file.parent.mkdir(parents=True, exist_ok=True)
     plan_file.write_text(plan.to_text() + "\n", encoding="utf-8")
     planned(plan)
@@ -91,7 +91,7 @@ def gather(
         # Workers that outlive the command: they are asked for what they have.
         client.request("profile", action="finish", actor="", timeout_s=wait_s)
     try:
-        wait_for_profiles(Path(plan.books), limit_s=wait_s, say=say)
+        wait_for_profiles(Path(plan.state_folder), limit_s=wait_s, say=say)
         bring_from_nodes(plan, limit_s=wait_s, say=say)
     except KeyboardInterrupt:
         say("no longer waiting: profiles that are not yet written are missing")
@@ -127,7 +127,13 @@ def profile_running(
             f"--tool {plan.tool} cannot attach to a running process", f"use one of {', '.join(ATTACHABLE)}"
         )
     Path(plan.folder).mkdir(parents=True, exist_ok=True)
-    body = {"tool": plan.tool, "folder": plan.folder, "books": plan.books, "options": plan.options, "seconds": seconds}
+    body = {
+        "tool": plan.tool,
+        "folder": plan.folder,
+        "state_folder": plan.state_folder,
+        "options": plan.options,
+        "seconds": seconds,
+    }
     begun = client.request("profile", who=who, action="record", **body, timeout_s=_WRITE_S)["processes"]
     running = [process for process in begun if process.get("state") == "recording"]
     failed = [process for process in begun if process.get("state") != "recording"]

@@ -1,7 +1,7 @@
 """Copies what processes wrote on nodes that do not see the run folder, through Ray, when the command has ended.
 
 Such a process writes into a folder of the same name on its own node. `python -m rldbg.profiling.remote_collection`
-joins the cluster, asks every node whether it sees the run's plan, and copies from those that do not: tickets with the
+joins the cluster, asks every node whether it sees the run's plan, and copies from those that do not: status files, the
 profiles they name, and phases, with the node's clock measured against this machine's. It copies in chunks, so that no
 file has to fit into memory. The files on the nodes stay where they are.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent.profiling import CLUSTER, OPEN_STATES, PHASES, TICKETS, Plan, fresh_path
+from rldbg.agent.profiling import CLUSTER, OPEN_STATES, PHASES, STATUS_FILES, Plan, fresh_path
 from rldbg.core import Environment, join_ray
 from rldbg.profiling.request import PLAN_FILE
 
@@ -28,14 +28,14 @@ _PINGS = 5
 
 def bring_from_nodes(plan: Plan, *, limit_s: float, say: Callable[[str], None]) -> None:
     """Does nothing for a run without Ray, on one node, or whose cluster has ended with it: then all lies here."""
-    books = Path(plan.books)
+    state_folder = Path(plan.state_folder)
     try:
-        cluster = json.loads((books / CLUSTER).read_text(encoding="utf-8"))
+        cluster = json.loads((state_folder / CLUSTER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
     if cluster["nodes"] < 2 or not _answers(cluster["address"]):
         return
-    words = [cluster["address"], plan.books, plan.folder, str(limit_s)]
+    words = [cluster["address"], plan.state_folder, plan.folder, str(limit_s)]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "rldbg.profiling.remote_collection", *words],
@@ -83,9 +83,9 @@ class RemoteNode:
         task = self.ray.remote(num_cpus=0)(function).options(scheduling_strategy=place, max_retries=0)
         return self.ray.get(task.remote(*arguments))
 
-    def listing(self, books: Path) -> dict[str, Any] | None:
-        """Tickets and phases over there; None where the node sees the same folder as we do."""
-        found: dict[str, Any] | None = self.call(_list_there, str(books), PLAN_FILE, TICKETS, PHASES)
+    def listing(self, state_folder: Path) -> dict[str, Any] | None:
+        """Status files and phases over there; None where the node sees the same folder as we do."""
+        found: dict[str, Any] | None = self.call(_list_there, str(state_folder), PLAN_FILE, STATUS_FILES, PHASES)
         return found
 
     def bring(self, path: str, target: Path) -> None:
@@ -111,16 +111,16 @@ class RemoteNode:
         return {"offset_ns": offset, "round_trip_ns": round_trip}
 
 
-def _list_there(books: str, plan: str, tickets: str, phases: str) -> dict[str, Any] | None:
+def _list_there(state_folder: str, plan: str, status_files: str, phases: str) -> dict[str, Any] | None:
     import json
     import time
     from pathlib import Path
 
-    folder = Path(books)
+    folder = Path(state_folder)
     if (folder / plan).exists() or not folder.is_dir():
         return None
-    read = [(file.name, json.loads(file.read_text())) for file in sorted((folder / tickets).glob("*.json"))]
-    return {"tickets": read, "phases": [str(file) for file in (folder / phases).glob("*.jsonl")], "now": time.time()}
+    read = [(file.name, json.loads(file.read_text())) for file in sorted((folder / status_files).glob("*.json"))]
+    return {"status": read, "phases": [str(file) for file in (folder / phases).glob("*.jsonl")], "now": time.time()}
 
 
 def _read_there(path: str, start: int, length: int) -> bytes:
@@ -141,13 +141,13 @@ def _remote_nodes(ray: Any) -> Iterator[RemoteNode]:
             yield RemoteNode(ray, node["NodeID"], node["NodeManagerHostname"])
 
 
-def _when_written(node: RemoteNode, books: Path, deadline: float) -> dict[str, Any] | None:
+def _when_written(node: RemoteNode, state_folder: Path, deadline: float) -> dict[str, Any] | None:
     """The listing, once no profile over there is being written any more."""
-    while (found := node.listing(books)) is not None and time.monotonic() < deadline:
+    while (found := node.listing(state_folder)) is not None and time.monotonic() < deadline:
         open_ones = [
-            ticket
-            for _, ticket in found["tickets"]
-            if ticket["state"] in OPEN_STATES and found["now"] - ticket["at"] < _STALE_S
+            status
+            for _, status in found["status"]
+            if status["state"] in OPEN_STATES and found["now"] - status["at"] < _STALE_S
         ]
         if not open_ones:
             break
@@ -155,32 +155,32 @@ def _when_written(node: RemoteNode, books: Path, deadline: float) -> dict[str, A
     return found
 
 
-def _bring_all(node: RemoteNode, found: dict[str, Any], books: Path, folder: Path) -> None:
-    for name, ticket in found["tickets"]:
+def _bring_all(node: RemoteNode, found: dict[str, Any], state_folder: Path, folder: Path) -> None:
+    for name, status in found["status"]:
         brought = []
-        for path in ticket["files"]:
+        for path in status["files"]:
             target = fresh_path(folder / Path(path).name)
             node.bring(path, target)
             brought.append(str(target))
-        there = [*ticket["places"], *ticket["files"]]
-        ticket |= {"files": brought, "places": there, "gathered": True}
-        (books / TICKETS).mkdir(parents=True, exist_ok=True)
-        (books / TICKETS / name).write_text(json.dumps(ticket), encoding="utf-8")
+        there = [*status["places"], *status["files"]]
+        status |= {"files": brought, "places": there, "gathered": True}
+        (state_folder / STATUS_FILES).mkdir(parents=True, exist_ok=True)
+        (state_folder / STATUS_FILES / name).write_text(json.dumps(status), encoding="utf-8")
     clock = json.dumps({"clock": node.clock()}) + "\n" if found["phases"] else ""
     for path in found["phases"]:
-        target = books / PHASES / Path(path).name
+        target = state_folder / PHASES / Path(path).name
         node.bring(path, target)
         with target.open("a", encoding="utf-8") as file:
             file.write("\n" + clock)
 
 
-def main(address: str, books: Path, folder: Path, limit_s: float) -> None:
+def main(address: str, state_folder: Path, folder: Path, limit_s: float) -> None:
     ray = join_ray(address, otherwise="copy its files yourself", logging_level="error", log_to_driver=False)
     deadline = time.monotonic() + limit_s
     for node in _remote_nodes(ray):
-        found = _when_written(node, books, deadline)
+        found = _when_written(node, state_folder, deadline)
         if found is not None:
-            _bring_all(node, found, books, folder)
+            _bring_all(node, found, state_folder, folder)
             sys.stdout.write(f"copied {node.fetched} files ({node.size_bytes} bytes) from node {node.name}\n")
 
 

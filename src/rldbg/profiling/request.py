@@ -13,7 +13,7 @@ from rldbg.frameworks import all_hooks
 PATTERNS, STEP_RANGE = OWN_VARIABLES
 EXTRA_OPTIONS = "NRL_NSYS_EXTRA_OPTIONS"
 SYNC = "RAY_LOG_SYNC_FREQUENCY"
-BOOKS = "profiling"
+STATE_FOLDER = "profiling"
 PLAN_FILE = "plan.json"
 """The folder of a run in which its processes write down what became of their profiles."""
 
@@ -55,7 +55,7 @@ def make_plan(request: ProfileRequest, *, folder: Path, run: Path, environment: 
         tool=tool,
         patterns=patterns,
         folder=str(folder.resolve()),
-        books=str(run.resolve() / BOOKS),
+        state_folder=str(run.resolve() / STATE_FOLDER),
         ranks=request.ranks,
         steps=steps,
         options=extra | read_options(request.options),

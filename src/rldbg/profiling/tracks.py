@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rldbg.agent.profiling import BEFORE_STEPS, PHASES
 from rldbg.core import IncompleteDataError, Run
-from rldbg.profiling.request import BOOKS
+from rldbg.profiling.request import STATE_FOLDER
 
 _NUMBERS = re.compile(r"(?:[-_/:]\d+)+$")
 # Frameworks make the names of actors unique by hexadecimal digits: agent_loop_worker_0_1f0c88e2.
@@ -69,7 +69,7 @@ def read_tracks(run: Path) -> list[Track]:
 
 
 def books_of(run: Path) -> Path:
-    return run / BOOKS
+    return run / STATE_FOLDER
 
 
 def profiles_of(run: Path) -> Path:

@@ -88,7 +88,7 @@ def test_a_plan_is_read_from_its_file_or_where_that_is_not_seen_from_its_text(tm
     with pytest.raises(FileNotFoundError):
         Plan.from_environment()
     monkeypatch.setenv(TEXT_VARIABLE, made.to_text())
-    assert Plan.from_environment() == made and Path(made.books).is_dir()
+    assert Plan.from_environment() == made and Path(made.state_folder).is_dir()
     (tmp_path / "plan.json").write_text(replace(made, tool="pyspy").to_text())
     assert Plan.from_environment().tool == "pyspy"
 

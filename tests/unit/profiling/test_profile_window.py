@@ -43,7 +43,7 @@ class Generator:
         monkeypatch.setattr(
             window_module, "make_tool", lambda plan, _stem, _under: self.made.append(plan.tool) or self.tools[plan.tool]
         )
-        self.plan = Plan("torch", ("*",), str(folder / "out"), str(folder / "books"), steps=(2, 3))
+        self.plan = Plan("torch", ("*",), str(folder / "out"), str(folder / "state_folder"), steps=(2, 3))
         nothing = lambda: None  # noqa: E731
         self.window = ProfileWindow(
             self.plan,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .phases import BEFORE_STEPS, PHASES, HookedFunction, Phases
     from .plan import OPEN_END, OWN_VARIABLES, PLAN_VARIABLE, TEXT_VARIABLE, Hook, Plan, fresh_path
     from .process import answer, begin, join
-    from .ticket import OPEN_STATES, TICKETS, read_tickets
+    from .status_file import OPEN_STATES, STATUS_FILES, read_status_files
     from .window import never_began
 
 __getattr__, __dir__ = lazy_names(__name__)

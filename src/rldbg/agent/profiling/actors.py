@@ -111,7 +111,7 @@ class ActorSelection:
             # Ray ends a process that asks a cluster which is gone.
             host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
-            ray.timeline(filename=str(Path(self._plan.books) / f"ray_timeline_{os.getpid()}.json"))
+            ray.timeline(filename=str(Path(self._plan.state_folder) / f"ray_timeline_{os.getpid()}.json"))
 
     def _note_cluster(self, ray: Any) -> None:
         """For the gathering from nodes that do not see the run folder."""
@@ -119,7 +119,7 @@ class ActorSelection:
             # Whatever Ray does not tell, the job goes on as it would without us.
             alive = sum(1 for node in ray.nodes() if node["Alive"])
             facts = {"address": ray.get_runtime_context().gcs_address, "nodes": alive}
-            (Path(self._plan.books) / CLUSTER).write_text(json.dumps(facts), encoding="utf-8")
+            (Path(self._plan.state_folder) / CLUSTER).write_text(json.dumps(facts), encoding="utf-8")
 
     def _inherited(self, own: str) -> ChosenWorker | None:
         """An actor that a chosen worker creates is part of it: an engine's inner worker."""
@@ -128,7 +128,7 @@ class ActorSelection:
 
     def _remember(self, worker: str, class_name: str) -> None:
         """For the warning about patterns without a match: a file named after each worker, with its class."""
-        folder = Path(self._plan.books) / WORKERS
+        folder = Path(self._plan.state_folder) / WORKERS
         if worker not in self._said:
             self._said.add(worker)
             folder.mkdir(parents=True, exist_ok=True)

@@ -22,8 +22,8 @@ UNRESOLVED = "unresolved"
 class FrameworkHooks:
     """The hooks of a plan, installed as the program imports what they name."""
 
-    def __init__(self, hooks: Iterable[Hook], books: str, *, wrap: Callable[[Hook], HookedFunction]) -> None:
-        self._books = Path(books) / UNRESOLVED
+    def __init__(self, hooks: Iterable[Hook], state_folder: str, *, wrap: Callable[[Hook], HookedFunction]) -> None:
+        self._unresolved = Path(state_folder) / UNRESOLVED
         self._wrap = wrap
         self._of_module: dict[str, list[Hook]] = {}
         self._of_framework: dict[str, list[Hook]] = {}
@@ -57,7 +57,7 @@ class FrameworkHooks:
             return
         where = f"{framework} {version or 'of unknown version'}"
         text = f"hook not found in {where}: {name}: {problem}; not measured: {', '.join(lost)}"
-        if is_first(self._books, name, text):
+        if is_first(self._unresolved, name, text):
             say(f"{text}. `rldbg frameworks` lists all hooks")
 
 

@@ -18,7 +18,7 @@ from ..arming import STARTUP
 from ..ray_process import is_ray_worker
 from ..settings import say
 from .plan import ChosenWorker, Plan, program_name
-from .ticket import Ticket
+from .status_file import StatusFile
 
 VARIABLE = "RLDBG_UNDER_NSYS"
 STUB = "from rldbg_agent.profiling.nsys_supervisor import main; main()"
@@ -100,7 +100,7 @@ def run_under_nsys(plan: Plan) -> None:
         return
     nsys = find_nsys()
     if nsys is None:
-        Ticket(plan.books, choice.name, choice.pattern, "nsys").update(
+        StatusFile(plan.state_folder, choice.name, choice.pattern, "nsys").update(
             state="failed", reason=f"nsys is not installed on this node: {INSTALL}"
         )
         say(f"nsys is not installed on this node: {choice.name} runs without it")

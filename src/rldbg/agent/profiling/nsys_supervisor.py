@@ -21,7 +21,7 @@ from typing import Any
 from ..settings import say
 from .nsys import VARIABLE, UnderNsys, has_gpu, nsys_options, report_path
 from .plan import Plan, fresh_path
-from .ticket import Ticket
+from .status_file import StatusFile
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _BEAT_S = 0.2
@@ -60,25 +60,25 @@ def _supervise(job: dict[str, Any], pipe: int) -> None:
 
 
 class Supervisor:
-    """Runs nsys and the worker below it to the end of both, and keeps the ticket."""
+    """Runs nsys and the worker below it to the end of both, and keeps the status file."""
 
     def __init__(self, plan: Plan, job: dict[str, Any], pipe: int) -> None:
         name, _, pattern = str(job["worker"]).partition("\t")
         self._plan = plan
         self._program: list[str] = job["program"]
-        self._ticket = ticket = Ticket(plan.books, name, pattern, "nsys")
+        self._status_file = status = StatusFile(plan.state_folder, name, pattern, "nsys")
         self._pipe = pipe
         self._told = 0
         windowed = plan.steps is not None or plan.ranks or plan.delay_s
         mode = ("cuda" if has_gpu() else "session") if windowed else "whole"
-        notes = ticket.path.parent / "nsys" / ticket.path.stem
+        notes = status.path.parent / "nsys" / status.path.stem
         notes.parent.mkdir(parents=True, exist_ok=True)
         output = str(Path(plan.folder) / plan.stem(name, "%p"))
-        self._session = session = f"rldbg-{ticket.path.stem.replace('_', '-')}"
+        self._session = session = f"rldbg-{status.path.stem.replace('_', '-')}"
         self._under = UnderNsys(mode, job["nsys"], session, output, str(notes), job["worker"])
 
     def run(self) -> None:
-        self._ticket.update(supervisor=os.getpid(), state="recording" if self._under.mode == "whole" else "armed")
+        self._status_file.update(supervisor=os.getpid(), state="recording" if self._under.mode == "whole" else "armed")
         code = self._run_nsys()
         for again in range(2, _TRIES + 1):
             # On a busy machine nsys 2022 now and then gives up before it has started anything.
@@ -116,29 +116,29 @@ class Supervisor:
             os.write(self._pipe, f"{line}\n".encode())
 
     def _look(self) -> None:
-        """Takes over what the worker noted; the ticket's time says that this supervisor is alive."""
+        """Takes over what the worker noted; the time of the status file says that this supervisor is alive."""
         notes: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
             notes = json.loads(Path(self._under.notes).read_text())
         if notes.get("pid") and not self._told:
             self._told = int(notes["pid"])
             self._tell(f"pid {self._told}")
-        if notes != self._ticket.facts.get("notes") or time.time() - self._ticket.facts["at"] > 2.0:
+        if notes != self._status_file.facts.get("notes") or time.time() - self._status_file.facts["at"] > 2.0:
             known = {name: notes[name] for name in ("pid", "rank", "steps_seen", "state", "reason") if name in notes}
-            self._ticket.update(notes=notes, **known)
+            self._status_file.update(notes=notes, **known)
 
     def _settle(self, code: int) -> None:
         if not self._told:
-            self._ticket.update(state="failed", reason=f"nsys ended with {code} before it had started the worker")
+            self._status_file.update(state="failed", reason=f"nsys ended with {code} before it had started the worker")
             return
-        opened = self._under.mode == "whole" or self._ticket.facts["state"] in ("recording", "finishing", "done")
+        opened = self._under.mode == "whole" or self._status_file.facts["state"] in ("recording", "finishing", "done")
         report = self._report(_REPORT_S if opened else 0.0)
         if report is not None:
-            self._ticket.update(state="done", files=[str(report)], places=self._copies(report))
+            self._status_file.update(state="done", files=[str(report)], places=self._copies(report))
         elif opened:
             raw = report_path(self._under.output, self._told).with_suffix(".qdstrm")
             reason = f"nsys left only {raw}: its importer is not installed" if raw.exists() else "nsys wrote no report"
-            self._ticket.update(state="failed", reason=reason)
+            self._status_file.update(state="failed", reason=reason)
 
     def _report(self, limit_s: float) -> Path | None:
         given = self._plan.options.get("o") or self._plan.options.get("output") or self._under.output

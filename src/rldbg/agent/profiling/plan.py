@@ -77,13 +77,13 @@ class ChosenWorker:
 class Plan:
     """A profile: which workers and ranks, which steps (1-based, stop exclusive), by which tool, into which folder.
 
-    `books` is where processes write down what became of them: RUN/profiling with tickets, workers, steps and phases.
+    `state_folder` is where processes report: RUN/profiling with status files, workers, steps and phases.
     """
 
     tool: str
     patterns: tuple[str, ...]
     folder: str
-    books: str
+    state_folder: str
     ranks: str = ""
     steps: tuple[int, int] | None = None
     options: dict[str, str | None] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Plan:
         if path.exists() or TEXT_VARIABLE not in os.environ:
             return cls.parse(path.read_text(encoding="utf-8"))
         plan = cls.parse(os.environ[TEXT_VARIABLE])
-        for folder in (plan.folder, plan.books):
+        for folder in (plan.folder, plan.state_folder):
             Path(folder).mkdir(parents=True, exist_ok=True)
         return plan
 

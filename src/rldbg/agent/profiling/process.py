@@ -28,7 +28,7 @@ from .framework_hooks import FrameworkHooks
 from .nsys import UnderNsys, choose_this_process, run_under_nsys
 from .phases import BEFORE_STEPS, HookedFunction, Phases, nvtx_marks, torch_marks
 from .plan import OWN_VARIABLES, ChosenWorker, Plan
-from .ticket import is_open_inside, read_tickets
+from .status_file import is_open_inside, read_status_files
 from .window import ProfileWindow, leave_step_marks, torch_is_imported
 
 ATTRIBUTE = "_rldbg_profile"
@@ -91,7 +91,9 @@ class Profile:
         self._number = BEFORE_STEPS
         self._is_told = False
         self._selection = ActorSelection(plan, self._finish_others)
-        self._phases = Phases(plan.books, about=self._about, step=lambda: self._number, clock=self._measure_clock)
+        self._phases = Phases(
+            plan.state_folder, about=self._about, step=lambda: self._number, clock=self._measure_clock
+        )
         self.span = self._phases.span
 
     def start(self) -> None:
@@ -153,7 +155,7 @@ class Profile:
     def _watched(self) -> dict[str, Callable[[ModuleType], None]]:
         hooks = FrameworkHooks(
             self.plan.hooks,
-            self.plan.books,
+            self.plan.state_folder,
             wrap=lambda hook: HookedFunction(hook, span=self.span, enter_step=self.step, own=self._own_steps),
         )
         watched: dict[str, Callable[[ModuleType], None]] = dict.fromkeys(hooks.modules, hooks.imported)
@@ -257,7 +259,7 @@ class Profile:
     def _finish_others(self, actor: str) -> None:
         """Before Ray ends workers: they write what they have. Bounded, and nobody is asked when nothing is open: a
         worker that hangs cannot answer, and is often killed for that."""
-        if not any(is_open_inside(ticket) for ticket in read_tickets(Path(self.plan.books))):
+        if not any(is_open_inside(status) for status in read_status_files(Path(self.plan.state_folder))):
             return
         with contextlib.suppress(BrokerGone), Questions(self._settings) as broker:
             broker.ask("profile", {"action": "finish", "actor": actor}, timeout_s=_FINISH_S)
@@ -287,7 +289,11 @@ class Visit:
         if running is not None and running.state()["state"] in ("recording", "finishing"):
             raise ValueError("this process is already being profiled")
         plan = Plan(
-            str(body["tool"]), ("*",), str(body["folder"]), str(body["books"]), options=dict(body.get("options") or {})
+            str(body["tool"]),
+            ("*",),
+            str(body["folder"]),
+            str(body["state_folder"]),
+            options=dict(body.get("options") or {}),
         )
         visit = cls(replace(plan, delay_s=0.0), str(body["worker"]), float(body["seconds"]))
         setattr(sys, cls.ATTRIBUTE, visit)

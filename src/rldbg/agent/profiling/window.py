@@ -1,7 +1,7 @@
 """When a process is profiled: the steps it sees, the rank it has, and the tool that is opened and closed by them.
 
 Invariants: the window opens at most once; whatever ends the process in an orderly way closes it and waits until the
-files are written; what goes wrong is noted on the ticket and never reaches the program.
+files are written; what goes wrong is noted in the status file and never reaches the program.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from ..settings import say
 from ..stacks import mark_as_ours
 from .nsys import UnderNsys
 from .plan import ChosenWorker, Plan
-from .ticket import Ticket
+from .status_file import StatusFile
 from .tools import Tool, ToolError, make_tool
 
 MARKS = "steps"
@@ -55,13 +55,13 @@ class ProfileWindow:
         self._is_substitute = False
         """py-spy records instead of torch's profiler, because torch is not imported."""
         self._no_substitute = ""
-        self._ticket = None if under else Ticket(plan.books, choice.name, choice.pattern, plan.tool)
+        self._status_file = None if under else StatusFile(plan.state_folder, choice.name, choice.pattern, plan.tool)
         self._note()
 
     def facts(self) -> dict[str, Any]:
         """The state and, in the end, the files or the reason why there are none."""
-        ticket = self._ticket.facts if self._ticket is not None else {}
-        return {"state": self._state, "files": ticket.get("files", []), "reason": ticket.get("reason", "")}
+        status = self._status_file.facts if self._status_file is not None else {}
+        return {"state": self._state, "files": status.get("files", []), "reason": status.get("reason", "")}
 
     def begin(self, *, torch_is_here: bool) -> None:
         """At the start of the process, or when torch has been imported: opens what is not bound to steps."""
@@ -209,8 +209,8 @@ class ProfileWindow:
         facts |= {"rank": who["rank"], "steps_seen": self._steps_seen}
         if self._under is not None:
             self._under.note(**facts)
-        elif self._ticket is not None:
-            self._ticket.update(**facts)
+        elif self._status_file is not None:
+            self._status_file.update(**facts)
 
     def _outlive_sigterm(self) -> None:
         """A process that would just die of SIGTERM first writes its profile. Only where nobody else cares for it."""
@@ -243,7 +243,7 @@ def never_began(step: int, reached: int) -> str:
 
 
 def step_mark(plan: Plan, number: int) -> Path:
-    return Path(plan.books) / MARKS / str(number)
+    return Path(plan.state_folder) / MARKS / str(number)
 
 
 def leave_step_marks(plan: Plan, number: int) -> None:

@@ -15,7 +15,7 @@ _LIST = (
 
 
 @dataclass(frozen=True, slots=True)
-class FarBroker:
+class RemoteBroker:
     """A broker as its own run folder describes it."""
 
     run: str
@@ -30,7 +30,7 @@ class FarBroker:
         return int(self.facts["port"])
 
 
-def find_broker(login: Host, work_dir: str, run: str = "") -> FarBroker | None:
+def find_broker(login: Host, work_dir: str, run: str = "") -> RemoteBroker | None:
     """The newest broker among the runs of the job's folder, or the one of `run`."""
     folder = f"{run.rstrip('/')}/broker.json" if run else ""
     command = (
@@ -43,13 +43,13 @@ def find_broker(login: Host, work_dir: str, run: str = "") -> FarBroker | None:
         path, _, body = line.partition("\t")
         try:
             facts = json.loads(body)
-            return FarBroker(str(Path(path).parent), {"host": facts["host"], "port": facts["port"]} | facts)
+            return RemoteBroker(str(Path(path).parent), {"host": facts["host"], "port": facts["port"]} | facts)
         except (ValueError, KeyError, TypeError):
             continue
     return None
 
 
-def write_alias(broker: FarBroker, local_port: int, *, name: str, folder: Path | None = None) -> Path:
+def write_alias(broker: RemoteBroker, local_port: int, *, name: str, folder: Path | None = None) -> Path:
     """A run folder whose broker.json says 127.0.0.1 and the forwarded port; readable by its owner only."""
     run = Run.create(name=name, path=folder)
     facts = broker.facts | {"host": "127.0.0.1", "port": local_port, "node": ""}

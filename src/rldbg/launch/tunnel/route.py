@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rldbg.core import UnreachableError
-from rldbg.launch.tunnel.broker_alias import FarBroker, find_broker
+from rldbg.launch.tunnel.broker_alias import RemoteBroker, find_broker
 from rldbg.launch.tunnel.forwarding import PortForward, free_port, ssh_command
 from rldbg.launch.tunnel.head import Head, HeadFinder
 from rldbg.launch.tunnel.kubernetes import RayCluster
@@ -36,7 +36,7 @@ class Route:
     goal: str
     found: str
     goal_exists: Callable[[], bool] = field(repr=False, default=lambda: True)
-    broker: FarBroker | None = None
+    broker: RemoteBroker | None = None
     broker_port: int = 0
 
     @property

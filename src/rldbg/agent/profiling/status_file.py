@@ -1,7 +1,7 @@
-"""What became of one worker's profile: a small file in the run's books, always whole, rewritten at each change.
+"""The state of one worker's profile: a small file in the plan's state folder, always whole, rewritten at each change.
 
-`rldbg profile` waits for tickets that are open, makes the manifest from them, and says from the last state of a ticket
-why a profile is missing.
+`rldbg profile` waits while one is open, makes the manifest from all of them, and says from the last state why a profile
+is missing.
 """
 
 import json
@@ -11,15 +11,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-TICKETS = "tickets"
+STATUS_FILES = "status"
 OPEN_STATES = ("recording", "finishing")
 
 
-class Ticket:
+class StatusFile:
     """States: armed (the window has not begun), recording, finishing (being written), done, failed."""
 
-    def __init__(self, books: str | Path, worker: str, pattern: str, tool: str) -> None:
-        self.path = Path(books) / TICKETS / f"{socket.gethostname()}_{os.getpid()}_{time.monotonic_ns()}.json"
+    def __init__(self, state_folder: str | Path, worker: str, pattern: str, tool: str) -> None:
+        self.path = (
+            Path(state_folder) / STATUS_FILES / f"{socket.gethostname()}_{os.getpid()}_{time.monotonic_ns()}.json"
+        )
         self.facts: dict[str, Any] = {
             "worker": worker,
             "pattern": pattern,
@@ -48,11 +50,13 @@ class Ticket:
             return
 
 
-def is_open_inside(ticket: dict[str, Any]) -> bool:
+def is_open_inside(status: dict[str, Any]) -> bool:
     """Whether the process itself still has something to write; under nsys a supervisor has."""
-    return ticket["state"] in OPEN_STATES and ticket["supervisor"] == ticket["pid"]
+    return status["state"] in OPEN_STATES and status["supervisor"] == status["pid"]
 
 
-def read_tickets(books: Path) -> list[dict[str, Any]]:
-    """Every ticket, oldest file name first."""
-    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted((books / TICKETS).glob("*.json"))]
+def read_status_files(state_folder: Path) -> list[dict[str, Any]]:
+    """What they contain, by file name."""
+    return [
+        json.loads(file.read_text(encoding="utf-8")) for file in sorted((state_folder / STATUS_FILES).glob("*.json"))
+    ]

@@ -1,4 +1,4 @@
-"""RUN/far_hosts: one line per host from which a broker on loopback was looked for, its name and its addresses.
+"""RUN/remote_hosts: one line per host from which a broker on loopback was looked for, its name and its addresses.
 
 The broker reads it and then listens also where these hosts reach it. It is one file that both sides open again each
 time: network file systems show changes of a file at once when it is opened, those of a folder much later.
@@ -10,7 +10,7 @@ import socket
 import struct
 from pathlib import Path
 
-FILE = "far_hosts"
+FILE = "remote_hosts"
 _SIOCGIFADDR = 0x8915
 
 
