@@ -8,6 +8,7 @@ import click
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_json, print_line, print_note
 from rldbg.cli.serve_backends import STARTERS, Up, home
+from rldbg.core import UsageError
 
 if TYPE_CHECKING:
     from rldbg.inference import Allocation, Server
@@ -107,12 +108,35 @@ def up(
     _say(server)
 
 
+# Options that mean something to some backends only.
+_BACKENDS_OF = {
+    "upstream": ("proxy",),
+    "out": ("proxy",),
+    "nearest": ("recording",),
+    "alias": ("train",),
+    "deterministic": ("train",),
+    "extra": ("sglang", "vllm"),
+}
+_OPTION_OF = {"extra": "engine-option"}
+
+
+def _refuse_options_of_others(up: Up, backend: str) -> None:
+    """An option that would be ignored is an error."""
+    for name, backends in _BACKENDS_OF.items():
+        if getattr(up, name) and backend not in backends:
+            option = f"--{_OPTION_OF.get(name, name)}"
+            raise UsageError(
+                f"{option} has no meaning for --backend {backend}", f"remove it, or use --backend {backends[0]}"
+            )
+
+
 def launch(up: Up) -> "Server":
     """Starts what is asked for and waits for it; whatever goes wrong, nothing is left behind."""
     from rldbg.inference import Registry, parse_allocation
 
     allocation = parse_allocation(up.allocation_mode) if up.allocation_mode else None
     backend = up.backend or _default_backend(up, allocation)
+    _refuse_options_of_others(up, backend)
     registry = Registry(home())
     server = STARTERS[backend](up, registry, allocation)
     try:

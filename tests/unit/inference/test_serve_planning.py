@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from rldbg.cli import main
 from rldbg.core import PrerequisiteError, UsageError
 from rldbg.inference import (
     Allocation,
@@ -131,3 +132,16 @@ def test_a_hub_id_is_a_model_when_the_cache_has_it(tmp_path, monkeypatch):
     assert caught.value.hint.endswith("hf download Qwen/Qwen3-4B")
     with pytest.raises(UsageError, match=r"config\.json is missing"):
         model_path(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--backend train --out x", "--deterministic", "--nearest", "--backend recording RUN --upstream http://h:1",
+     "--alias a", "--engine-option=--x", "--backend vllm --model m --alias a"],
+)  # fmt: skip
+def test_an_option_of_another_backend_is_refused_before_anything_starts(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RLDBG_HOME", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "up", *words.split()])
+    assert ended.value.code == 2 and "has no meaning for --backend" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
