@@ -306,3 +306,11 @@ def test_what_a_coroutine_of_an_async_actor_awaits_is_found_by_its_source():
     awaits = {"kind": "future", "name": "load.options(num_cpus=2).remote(path)", "key": "0x1"}
     said = _verdicts([_worker("engine", 1, "update", awaits)], _view([_actor("engine", 1)], tasks))
     assert "for the result of load; task load is that task, but cannot be scheduled: it asks for 2 CPU" in said
+
+
+def test_a_worker_that_was_not_seen_is_no_hang():
+    tasks = [_task("call", "RUNNING", 1), _task("Learner.fit", "RUNNING", 2, "learner", parent="call")]
+    (found,) = explain([_worker("caller", 1, "call")], ray=_view([_actor("learner", 2)], tasks))
+    assert (
+        found.kind == "unknown" and "learner (pid 2) runs fit, but was not seen: it is still starting" in found.verdict
+    )

@@ -175,8 +175,18 @@ class _Joining:
             if target is not None and target.kind == "idle" and (begun := self._running(target)):
                 paused = "of which no code runs now: a generator waits there until somebody takes its items"
                 target.activity = f"is still in {begun[0]['name']}, {paused}"
-            return [Edge(target.id, f"runs {method}" if runs else f"should run {method}")] if target else []
+            target = target or self._unseen(task, pid)
+            return [Edge(target.id, f"runs {method}" if runs else f"should run {method}")]
         return [Edge(self._task_node(task).id, "is that task")]
+
+    def _unseen(self, task: WaitFacts, pid: Any) -> Node:
+        """A worker of which nothing is known here: what it does is no reason for anything."""
+        actor = self._actors.get(task["actor_id"])
+        name = (actor["name"] or snake_case(str(actor["class_name"]).rpartition(".")[2])) if actor else task["name"]
+        activity = "was not seen: it is still starting, or could not be looked at"
+        label = f"{name} (pid {pid})" if pid else str(name)
+        node = Node(("ray_worker", task["task_id"]), label, wait={"kind": "unknown"}, activity=activity)
+        return self._added.setdefault(node.id, node)
 
     def _worker(self, process: tuple[Any, Any], method: str) -> Node | None:
         """The asyncio task or thread that runs a method, else what waits there, else the main thread."""
