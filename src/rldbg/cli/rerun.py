@@ -116,6 +116,9 @@ def command(
             raise UsageError("--rank and --set are for steps of rldbg's own trainer", "change the command instead")
         return _rerun_framework(run, step, debugger, options["model"], as_json)
     if options["model"]:
+        from rldbg.recording import open as open_recording
+
+        open_recording(run)  # A folder that is not there is told as such.
         raise UsageError(
             "--model is for --loss and for steps of a framework",
             "leave it out: a step of rldbg's own trainer has its model in the capsule",
