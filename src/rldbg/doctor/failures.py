@@ -100,6 +100,7 @@ _ERROR_LEVEL = re.compile(
     r"\W{0,2}(?:[\d][\d:., T/-]{6,30}\W{1,3})?(?:(?:ERROR|CRITICAL|FATAL)\b|[EF]\d{4} \d\d:\d\d:\d\d)"
     r"|(?:[\w./-]{1,80}: )?(?:fatal error|fatal|error): \S|\*{3} .{0,60}(?:ERRORS_ARE_FATAL|[Aa]bort)"
     r"|[\w.-]{1,80}:\d+:\d+ \[\d+\] \S{3,60} NCCL WARN \S"
+    r"|Error(?:: \S| (?:invalid|in|while|at|when|during|occurred)\b)"
 )
 _IGNORED = "Exception ignored in"
 _CHAIN = re.compile(r"(?:During handling of the above|The above exception was the direct cause)")
