@@ -59,5 +59,5 @@ def test_a_script_that_is_not_there_is_named(capsys):
 def test_a_model_that_a_rerun_would_not_use_is_refused(tmp_path, capsys):
     assert run_verb(["rerun", str(two_turns(tmp_path / "run")), "--step", "0", "--model", str(tmp_path)]) == 2
     assert "--model is for --loss" in capsys.readouterr().err
-    assert run_verb(["rerun", str(tmp_path / "nowhere"), "--step", "0", "--model", str(tmp_path)]) == 2
+    assert run_verb(["rerun", str(tmp_path / "nowhere"), "--step", "0", "--model", str(tmp_path)]) == 4
     assert "no such file or folder" in capsys.readouterr().err
