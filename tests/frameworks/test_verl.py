@@ -93,15 +93,11 @@ def assert_equal(verdicts):
     assert {verdicts[stage] for stage in stages} <= {"equal", "equal within noise"}, verdicts
 
 
-def test_a_recorded_step_runs_again_in_one_process_and_pdb_stops_in_its_loss(run):
-    shown, verdicts = again(run, "--pdb", typed="p sorted(data.keys())[:1]\nc\nc\n")
+def test_a_step_runs_again_from_the_checkpoint_with_its_optimizer_and_pdb_stops_in_its_loss(run):
+    """In one process. Two ranks are run again from the recorded parameters, too."""
+    shown, verdicts = again(run, "--model", checkpoint(run), "--pdb", typed="p sorted(data.keys())[:1]\nc\nc\n")
     assert "ppo_loss()" in shown
     assert "['advantages']" in shown
-    assert_equal(verdicts)
-
-
-def test_a_step_runs_again_from_the_checkpoint_with_its_optimizer(run):
-    shown, verdicts = again(run, "--model", checkpoint(run))
     assert f"parameters: checkpoint {checkpoint(run)}/actor; the optimizer continues" in shown
     assert_equal(verdicts)
     assert verdicts["parameter"] in ("equal", "equal within noise")
