@@ -24,6 +24,8 @@ _FEWEST = 4
 _ROUNDED = 16 * 2.0**-8
 _FEWEST_SCATTERED = 16
 _FEWEST_REPEATED = 3
+# No temperature is ten times another, and noise is no signal.
+_MOST, _SIGNAL = 10.0, 10.0
 
 Draws = dict[bytes, dict[int, tuple[float, float]]]
 _Gaps = dict[tuple[bytes, int], list[float]]
@@ -45,7 +47,11 @@ class TemperatureFit:
 
     @property
     def fits(self) -> bool:
-        return self.pairs >= _FEWEST and self.residual <= NOISE * max(1.0, self.factor)
+        noise = NOISE * max(1.0, self.factor)
+        # Log probs that are the same for all tokens of a context follow from no temperature.
+        are_told_apart = largest(self.first) > _SIGNAL * noise and largest(self.second) > _SIGNAL * noise
+        is_plausible = 1 / _MOST <= self.factor <= _MOST
+        return self.pairs >= _FEWEST and self.residual <= noise and is_plausible and are_told_apart
 
 
 def within(samples: Iterable[SampleTokens], first: str, second: str) -> Draws:
