@@ -56,16 +56,15 @@ def real_tokens(record: Record, tokens: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _aligns_prompts(tokens: np.ndarray, leading: np.ndarray, rows: np.ndarray, trained: np.ndarray) -> bool:
-    """Whether without the runs of these rows all prompts begin with one token, as they do not with them, and all
-    responses begin in one column: prompts that differ by one token are padded by one."""
-    begins = tokens[np.arange(len(tokens)), np.where(rows, np.minimum(leading, tokens.shape[1] - 1), 0)]
+    """Whether without the runs of these rows all prompts begin with one token, as they do not with them, and are those
+    of other rows, or all responses begin in one column: prompts that differ by one token are padded by one."""
+    begins = np.where(rows, np.minimum(leading, tokens.shape[1] - 1), 0)
     first = np.argmax(trained, axis=1)
-    return (
-        not rows.all()
-        and len(np.unique(begins)) == 1
-        and bool(trained.any(axis=1).all())
-        and len(np.unique(first)) == 1
-    )
+    if rows.all() or len(np.unique(tokens[np.arange(len(tokens)), begins])) > 1 or not trained.any(axis=1).all():
+        return False
+    prompts = [row[begin:end].tobytes() for row, begin, end in zip(tokens, begins, first, strict=True)]
+    others = {prompt for prompt, is_padded_row in zip(prompts, rows, strict=True) if not is_padded_row}
+    return len(np.unique(first)) == 1 or others.issuperset(prompts)
 
 
 def _is_fill(run: np.ndarray, rows: np.ndarray) -> bool:

@@ -16,7 +16,7 @@ FAULTS = {
     "temperature": ("old_log_probs", {"temperature"}),
     "rate": ("parameter", {"learning-rate"}),
 }
-SOAKED = [pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 28)]
+SOAKED = [pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 36)]
 
 
 def pair(folder, seed, fault="", **changes):
