@@ -2,8 +2,8 @@
 
 Where a record says by what its mini-batch is divided (`extra_info.denominator`), the loss of a micro-batch is its share
 of the whole. Where none does, it is a share, a mean of its own, or a share of its rank's loss, which data parallelism
-averages over ranks: whichever brings the two sides closer. Where gradients tell that a loss is the same, one side may
-record its shares and the other its means.
+averages over ranks: whichever brings the two sides closer. Where gradients or parameters tell that a loss is the same,
+one side may record its shares and the other its means.
 """
 
 from __future__ import annotations
@@ -69,6 +69,16 @@ def shares_and_means(
     floor = _floor((*a, *b))
     best = min(_each_its_own(a, b), key=lambda sides: _apart(sides[0], sides[1], floor))
     return best if _median_gap(*best, floor) < _CLOSER * _median_gap(*paired, floor) else None
+
+
+def other_samples(a: Sequence[Record], b: Sequence[Record]) -> tuple[Reduced, Reduced] | None:
+    """One record per mini-batch, if the losses of micro-batches with the same numbers differ and their sums do not."""
+    floor = _floor((*a, *b))
+    by_key = [{record.key[2:]: record for record in side} for side in (a, b)]
+    if not any(gap > _SAME for gap in _gaps(by_key[0], by_key[1], floor)):
+        return None
+    added = by_samples(a, b, each_its_own=False)
+    return None if any(gap > _SAME for gap in _gaps(*added, floor)) else added
 
 
 def _floor(records: Iterable[Record]) -> float:

@@ -87,8 +87,10 @@ def _pair_losses(kind: str, step: int, a: _Losses, b: _Losses, *, are_named: boo
         records_b = [
             replace(item, samples=tuple(names.get(sample, sample) for sample in item.samples)) for item in records_b
         ]
-    gradients_tell = all(step in side.steps("gradient") for side in (side_a, side_b))
-    return pair_losses(kind, step, records_a, records_b, to_b, gradients_tell=gradients_tell)
+    updates_tell = any(
+        all(step in side.steps(of_update) for side in (side_a, side_b)) for of_update in ("gradient", "param")
+    )
+    return pair_losses(kind, step, records_a, records_b, to_b, updates_tell=updates_tell)
 
 
 def _is_whole(block: Block) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rldbg.analysis.losses import by_mini_batch, by_samples, has_denominator, shares_and_means
+from rldbg.analysis.losses import by_mini_batch, by_samples, has_denominator, other_samples, shares_and_means
 from rldbg.core import SampleId
 from rldbg.recording import CannotAssemble, Record, assemble, is_sharded
 
@@ -73,12 +73,12 @@ def pair_losses(
     b: Sequence[Record],
     to_b: Mapping[Any, Any],
     *,
-    gradients_tell: bool,
+    updates_tell: bool,
 ) -> Pairing:
     """By the samples of each micro-batch where both sides split alike, else by mini-batch, else by rank and micro.
 
-    Where gradients tell whether the update is the same, a loss may be recorded as a mean of its micro-batch on one side
-    and as its share of the mini-batch's on the other.
+    Where gradients or parameters tell whether the update is the same, a loss may be recorded as a mean of its
+    micro-batch on one side and as its share of the mini-batch's on the other.
     """
     pairing = Pairing(kind, step, "samples")
     others = {_content(record, None): record for record in b}
@@ -86,7 +86,7 @@ def pair_losses(
     have_samples = all(record.samples for record in (*a, *b))
     are_distinct = len(mine) == len(a) and len(others) == len(b)
     is_one_cut = have_samples and are_distinct and set(mine) == set(others)
-    if is_one_cut and gradients_tell and (added := shares_and_means(a, b, (mine, others))) is not None:
+    if is_one_cut and updates_tell and (added := shares_and_means(a, b, (mine, others))) is not None:
         pairing.method = "mini-batch"
         pairing.notes.append(
             "one side records each micro-batch's share of the loss, the other its mean: both were summed per mini-batch"
@@ -102,7 +102,14 @@ def pair_losses(
         pairing.notes.append("micro-batches are split differently: their losses were summed per mini-batch")
         _match(pairing, by_mini_batch(a), by_mini_batch(b))
         return pairing
-    are_unknown = not cut_alike and not any(record.samples for record in (*a, *b))
+    if cut_alike and (added := other_samples(a, b)) is not None:
+        pairing.method = "mini-batch"
+        pairing.notes.append(
+            "not all losses say which samples they are of, and only their sums agree: they were added up"
+        )
+        _match(pairing, *added)
+        return pairing
+    are_unknown = not cut_alike and not have_samples
     is_one_division = _mini_batches(_content(record, to_b) for record in a) == _mini_batches(
         _content(record, None) for record in b
     )
@@ -112,7 +119,7 @@ def pair_losses(
             "micro-batches are split differently and no record has a denominator: their losses were summed, or "
             "averaged over samples, whichever agrees better"
         )
-        _match(pairing, *by_samples(a, b, each_its_own=gradients_tell))
+        _match(pairing, *by_samples(a, b, each_its_own=updates_tell))
         return pairing
     pairing.method = "key"
     _match(pairing, {record.key[2:]: record for record in a}, {record.key[2:]: record for record in b})
