@@ -15,7 +15,7 @@ from rldbg.analysis.noise import judge_with_noise
 from rldbg.analysis.pairing import kinds_to_pair
 from rldbg.analysis.processes import run_units
 from rldbg.analysis.resampling import NOTHING_RESAMPLED, Resampled, engine_noise, resampled
-from rldbg.analysis.results import Comparison, FieldResult, FirstDifference
+from rldbg.analysis.results import Comparison, FieldResult
 from rldbg.analysis.run_metrics import metrics_findings
 from rldbg.analysis.samples import StepSamples
 from rldbg.analysis.side import Side
@@ -91,8 +91,8 @@ def compare(
     comparison.configuration = compare_configuration(left, right)
     if not comparison.compared:
         raise _nothing_compared(left, right, comparison)
+    comparison.findings.extend(_noise_unknown(comparison, left, right))
     if comparison.first_difference is not None:
-        comparison.findings.extend(_noise_unknown(comparison.first_difference, left, right))
         _add_reasons(comparison, left, right)
         comparison.findings.extend(missing_kinds(comparison, left, right))
     if kinds is None:
@@ -136,16 +136,21 @@ def _look_for_structure(comparison: Comparison, a: Side, b: Side, repetitions: S
     comparison.structures += layer_structures(a, b, repetitions, comparison.steps)
 
 
-def _noise_unknown(first: FirstDifference, a: Side, b: Side) -> Iterable[Finding]:
+def _noise_unknown(comparison: Comparison, a: Side, b: Side) -> Iterable[Finding]:
     """After the first update rounding may have been amplified; names the missing kinds that would decide it."""
     lacking = [kind for kind in ("gradient", "param") if not a.steps(kind) & b.steps(kind)]
-    if lacking and first.step > min(a.steps() & b.steps()):
+    first = comparison.first_difference
+    is_later = first is not None and first.step > min(a.steps() & b.steps())
+    is_drift = first is None and any(field.measured.allowed for field in comparison.fields)
+    if lacking and (is_later or is_drift):
         yield Finding(
             "noise-unknown",
             Severity.INFO,
-            f"step {first.step}",
+            "after the first update" if first is None else f"step {first.step}",
             (f"not recorded on both sides: {', '.join(lacking)}",),
-            "the runs agree before this step; without these, amplified rounding and a real difference look alike",
+            "what differs may be rounding; without these, a small fault of loss or optimizer looks the same"
+            if first is None
+            else "the runs agree before this step; without these, amplified rounding and a real difference look alike",
             ("record gradient and param on both sides", "give a clean repetition of A with --noise"),
         )
 

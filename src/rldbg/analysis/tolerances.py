@@ -153,16 +153,23 @@ class Tolerances:
         self._by_field = dict(by_field or {})
         self._perturbed: list[tuple[Update, float]] = []
         self._always = self._roundoff = self._engine = 0.0
+        self._shown: Mapping[Update, float] = {}
+        self._of_losses = math.inf
 
     @property
     def propagates(self) -> bool:
         """Whether upstream differences count: not where the user gave one tolerance for everything."""
         return self._atol is None and self._rtol is None
 
-    def after(self, perturbed: Mapping[Update, float], *, always: float = 0.0) -> Tolerances:
-        """The same, given how far the parameters differ after each optimizer step and how coarsely passes round."""
+    def after(
+        self, perturbed: Mapping[Update, float], *, always: float = 0.0, shown: Mapping[Update, float] | None = None
+    ) -> Tolerances:
+        """The same, given how far the parameters differ after each optimizer step and how coarsely passes round.
+
+        `shown` is the roundoff that each pass's own log probs show: ratios and losses follow from these.
+        """
         copy = self._copy()
-        copy._perturbed, copy._always = sorted(perturbed.items()), always
+        copy._perturbed, copy._always, copy._shown = sorted(perturbed.items()), always, shown or {}
         return copy
 
     def at(self, step: int, epoch: int, mini_batch: int) -> Tolerances:
@@ -173,10 +180,11 @@ class Tolerances:
                 break
             found = roundoff
         found += self._always
-        if found == self._roundoff:
+        of_losses = self._shown.get((step, epoch, mini_batch), math.inf)
+        if found == self._roundoff and of_losses == self._of_losses:
             return self
         copy = self._copy()
-        copy._roundoff = found
+        copy._roundoff, copy._of_losses = found, of_losses
         return copy
 
     def of_engines(self, noise: float) -> Tolerances:
@@ -216,7 +224,7 @@ class Tolerances:
     def _copy(self) -> Tolerances:
         copy = Tolerances(atol=self._atol, rtol=self._rtol, by_field=self._by_field)
         copy._perturbed, copy._always, copy._roundoff = self._perturbed, self._always, self._roundoff
-        copy._engine = self._engine
+        copy._engine, copy._shown, copy._of_losses = self._engine, self._shown, self._of_losses
         return copy
 
     def of(self, kind: str, field: str, dtype_a: str, dtype_b: str, quantity: str = "") -> Tolerance:
@@ -231,7 +239,8 @@ class Tolerances:
         roundoff = max(roundoff, _ROUNDOFF["float32"])
         derived = _CLASSES.get(quantity or field, _OTHER).tolerance(roundoff)
         if self._roundoff:
-            extra = passed_on(quantity or field, self._roundoff)
+            follows = _CLASSES.get(quantity or field) in _OF_RATIOS
+            extra = passed_on(quantity or field, min(self._roundoff, self._of_losses) if follows else self._roundoff)
             derived = Tolerance(derived.atol + extra.atol, derived.rtol + extra.rtol, derived.scale + extra.scale)
         if self._engine and field == "logprobs":
             derived = replace(derived, atol=derived.atol + self._engine)

@@ -190,7 +190,8 @@ def test_a_lone_element_is_not_excused_by_many_small_ones(tmp_path):
 
 def test_what_was_not_recorded_is_named_where_it_would_tell(judged):
     one = ADAM.but(rounding=1e-4, tensors=False)
-    result = judged(one, one.but(noise_seed=1))
-    assert result.verdict == "different"
-    (finding,) = [item for item in result.findings if item.id == "noise-unknown"]
-    assert "gradient, param" in finding.evidence[0] and any("--noise" in text for text in finding.fix)
+    for other, verdict in ((one.but(noise_seed=1), "drift"), (one.but(rate=0.1), "different")):
+        result = judged(one, other)
+        assert result.verdict == verdict
+        (finding,) = [item for item in result.findings if item.id == "noise-unknown"]
+        assert "gradient, param" in finding.evidence[0] and any("--noise" in text for text in finding.fix)

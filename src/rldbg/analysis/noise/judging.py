@@ -21,6 +21,7 @@ from rldbg.analysis.noise.precision import computing_roundoff, parameter_norm
 from rldbg.analysis.noise.tensors import (
     GRADIENT,
     PARAMETER,
+    ParameterUpdate,
     TensorHistory,
     largest_finite,
     norms_of,
@@ -28,6 +29,7 @@ from rldbg.analysis.noise.tensors import (
     tensor_histories,
     tensor_pair,
 )
+from rldbg.analysis.noise.unseen_gradients import Unstructured
 from rldbg.analysis.resampling import NOTHING_RESAMPLED, Resampled
 from rldbg.analysis.results import FieldResult, FirstDifference, first_of
 from rldbg.analysis.side import Side
@@ -70,7 +72,6 @@ def judge_with_noise(
     first = first_of(result.fields.values())
     if first is None or not tolerances.propagates or not any(_updates(a, b)):
         return []
-    moved = {} if _has_parameters(a, b) else roundoffs_of_movement(a, b)
     histories = tensor_histories(a, b, steps)
     levels = _Levels()
     coarse = computing_roundoff(histories)
@@ -78,17 +79,27 @@ def judge_with_noise(
         return []
     tensors = {name: FieldResult(name, name, stage_of(name, name)) for name in (GRADIENT, PARAMETER)}
     step_sizes, norms = step_sizes_of(histories), norms_of(histories)
+    gaps = forward_gaps(a, b, steps, resampled)
+    is_unseen = not any(history.gradients for history in histories)
+    # What passes round is read from gradients, what updates add from gradients and parameters.
+    is_rough = is_unseen or not _has_parameters(a, b)
+    rough = roundoffs_of_movement(a, b, gaps, _updates(a, b)) if is_rough else {}
+    largest = {update: float(found.max(initial=0.0)) for update, found in gaps.items()}
+    unseen = Unstructured(histories, step_sizes, largest) if is_unseen else None
     left = []
-    for history in histories:
-        for item in history.updates(step_sizes, norms):
-            difference = _judge(item.block, PARAMETER, tolerances, item.allowance)
+    for number, history in enumerate(histories):
+        of_shape = None if unseen is None else unseen.allows(number, history, step_sizes)
+        for item in history.updates(step_sizes, norms, of_shape):
+            difference = _judge_update(item, tolerances)
             levels.see_parameter(item.update, difference, item.squares(), item.gap_square())
             left.append((item.update, item.block, difference))
     levels.sensitivity = log_prob_sensitivity(a, b, histories)
     levels.see_rounding(coarse, parameter_norm(histories), first_pass_gaps(a, b, resampled))
-    gaps = forward_gaps(a, b, steps, resampled)
-    given = tolerances.after(levels.roundoffs() or moved, always=levels.rounding)
-    if not moved and levels.sensitivity is None and _are_rare(gaps, given):
+    shown = _shown(largest) if rough else {}
+    roundoffs = levels.roundoffs()
+    of_updates = {update: max(roundoffs.get(update, 0.0), rough.get(update, 0.0)) for update in {*roundoffs, *rough}}
+    given = tolerances.after(of_updates, always=levels.rounding, shown=shown)
+    if not rough and levels.sensitivity is None and _are_rare(gaps, given):
         levels.margin = MARGIN
         given = tolerances.after(levels.roundoffs(), always=levels.rounding)
     for update, block, difference in left:
@@ -96,7 +107,6 @@ def judge_with_noise(
             is_lost = not difference.equal and given.at(*update).knows_nothing
             judged = _judge(block, PARAMETER, tolerances, np.asarray(np.inf)) if is_lost else difference
             tensors[PARAMETER].add(update[0], block.a.key, judged)
-    largest = {update: float(found.max(initial=0.0)) for update, found in gaps.items()}
     for history in histories:
         for update, block, difference in _gradients(history, tolerances, given, largest, coarse, resampled):
             levels.see_gradient(update, difference)
@@ -116,9 +126,19 @@ def _has_parameters(a: Side, b: Side) -> bool:
 
 def _updates(a: Side, b: Side) -> Iterator[Update]:
     """Without parameters, each pass is taken to be followed by an update."""
-    for kind in (GRADIENT, PARAMETER, *(() if _has_parameters(a, b) else ("forward_data",))):
+    for kind in (GRADIENT, PARAMETER, *(() if _has_parameters(a, b) else ("forward_data", "loss"))):
         for step in a.steps(kind) & b.steps(kind):
             yield from ((step, *update) for update in a.updates(kind, step))
+
+
+def _shown(largest: Mapping[Update, float]) -> dict[Update, float]:
+    """The roundoff that would leave log probs as far apart as those of each pass, and of earlier ones of its step."""
+    return {
+        update: _MARGIN
+        * max(gap for other, gap in largest.items() if other[0] == update[0] and other <= update)
+        / log_prob_error(1.0)
+        for update in largest
+    }
 
 
 def _are_rare(gaps: Mapping[Update, np.ndarray], given: Tolerances) -> bool:
@@ -150,6 +170,14 @@ def _may_be_rounding(first: FirstDifference) -> bool:
 def _judge(block: Block, name: str, tolerances: Tolerances, allowance: np.ndarray) -> FieldDifference:
     tolerance = tolerances.of(name, name, block.a.dtype(name), block.b.dtype(name))
     return compare_tensors(block, name, tolerance, allowance)
+
+
+def _judge_update(item: ParameterUpdate, tolerances: Tolerances) -> FieldDifference:
+    found = _judge(item.block, PARAMETER, tolerances, item.allowance)
+    if found.equal or item.cancelled is None or found.measured.beyond > item.cancelled.expected:
+        return found
+    decayed = _judge(item.block, PARAMETER, tolerances, item.cancelled.allowance)
+    return decayed if decayed.equal else found
 
 
 def _gradients(

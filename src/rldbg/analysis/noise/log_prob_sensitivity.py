@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from rldbg.analysis.flat_arrays import give_back
 from rldbg.analysis.noise.tensors import PARAMETER, TensorHistory
 from rldbg.analysis.resampling import Resampled
+from rldbg.analysis.samples import StepSamples, pair_samples
 from rldbg.analysis.side import Side
 from rldbg.analysis.tolerances import Update
 from rldbg.core import SampleId
@@ -40,8 +41,9 @@ def first_pass_gaps(a: Side, b: Side, resampled: Resampled) -> np.ndarray:
     found = [np.empty(0)]
     for read in (_old_log_probs, _first_forward):
         one, other = (read(side, first) for side in (a, b))
-        shared = (one.keys() & other.keys()) - resampled.samples.get(first, frozenset())
-        found += [_gaps(one[sample], other[sample]) for sample in shared]
+        for sample, partner in _partners(a, b, first, one, other).items():
+            if sample not in resampled.samples.get(first, ()):
+                found.append(_gaps(one[sample], other[partner]))
     return np.concatenate(found)
 
 
@@ -50,10 +52,20 @@ def forward_gaps(a: Side, b: Side, steps: Sequence[int], resampled: Resampled) -
     found: dict[Update, list[np.ndarray]] = defaultdict(list)
     for step in steps:
         rows = [_trained(side, step) for side in (a, b)]
-        for key in rows[0].keys() & rows[1].keys():
-            if key[0] not in resampled.samples.get(step, ()):
-                found[step, key[1], key[2]].append(_gaps(rows[0][key], rows[1][key]))
+        names = [[sample for sample, *_ in side] for side in rows]
+        partners = _partners(a, b, step, *names)
+        for (sample, *update), row in rows[0].items():
+            other = rows[1].get((partners.get(sample, sample), update[0], update[1]))
+            if other is not None and sample not in resampled.samples.get(step, ()):
+                found[step, update[0], update[1]].append(_gaps(row, other))
     return {update: np.concatenate(gaps) for update, gaps in found.items()}
+
+
+def _partners(
+    a: Side, b: Side, step: int, of_a: Iterable[SampleId], of_b: Iterable[SampleId]
+) -> Mapping[SampleId, SampleId]:
+    """Which samples of B are those of A, whatever either side calls them."""
+    return pair_samples(of_a, of_b, StepSamples(a, step), StepSamples(b, step)).to_b
 
 
 def _trained(side: Side, step: int) -> dict[tuple[SampleId, int, int], np.ndarray]:

@@ -1,13 +1,14 @@
 """What later passes may differ by where no parameters were recorded: a share of how far the updates moved log probs.
 
 Gradients of products in bfloat16 are off by up to ten roundoffs (docs/tolerances.md), so an update is off by that share
-of itself, and log probs by that share of what updates moved them. Whether the runs computed in bfloat16 is not recorded
-either, so that much is never called a difference.
+of itself, and log probs by that share of what updates moved them. Logits of magnitude ten are themselves off by ten
+roundoffs. Whether the runs computed in bfloat16 is not recorded either, so that much is never called a difference.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -17,16 +18,28 @@ from rldbg.analysis.tolerances import Update, log_prob_error, roundoff_of
 from rldbg.core import SampleId
 
 _SHARE = 10 * roundoff_of("bfloat16")
+# What passes in bfloat16 may leave a token apart (docs/tolerances.md), as a multiple of that, and how many tokens.
+_RARELY, _RARE = 4.0, 0.1
 # Old log probs that the first pass repeats are of the same weights; others are an engine's.
 _SAME_WEIGHTS = 1e-3
 
 
-def roundoffs_of_movement(a: Side, b: Side) -> dict[Update, float]:
-    """The unit roundoff that would move log probs as far as the noise of all updates so far, after each update."""
+def roundoffs_of_movement(
+    a: Side, b: Side, gaps: Mapping[Update, np.ndarray], updates: Iterable[Update]
+) -> dict[Update, float]:
+    """The unit roundoff that would move log probs as far as the noise of all updates so far, after each update.
+
+    `gaps` are how far the log probs of each pass are apart: a few of them may be farther than most are.
+    """
     sides = [_way_before_passes(side) for side in (a, b)]
-    passes = sorted(sides[0].keys() & sides[1].keys())
-    one = log_prob_error(1.0)
-    return {before: _SHARE * min(side[after] for side in sides) / one for before, after in pairwise(passes)}
+    passes = sorted({*gaps, *updates})
+    found = {}
+    for before, after in pairwise(passes):
+        usual = _SHARE * max(1.0, min(side.get(after, 0.0) for side in sides))
+        apart = gaps.get(after, np.empty(0))
+        is_rare = apart.size > 0 and float(np.mean(apart > usual)) <= _RARE
+        found[before] = (_RARELY if is_rare else 1.0) * usual / log_prob_error(1.0)
+    return found
 
 
 def _way_before_passes(side: Side) -> dict[Update, float]:

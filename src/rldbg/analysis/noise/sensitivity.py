@@ -63,6 +63,15 @@ class OptimizerSensitivity:
         kept = size[np.isfinite(size)]
         return float(np.sqrt(np.mean(np.square(kept)))) if kept.size else 0.0
 
+    @property
+    def error(self) -> float:
+        """By what share of their size gradients usually differ; 0 without gradients."""
+        size = self.size
+        if size is None or self._difference is None:
+            return 0.0
+        kept = (size > 0) & np.isfinite(size)
+        return min(1.0, float(np.median(self._difference[kept] / size[kept]))) if kept.any() else 0.0
+
     def relative(self) -> np.ndarray | None:
         """By how many steps the next one may differ, at most 2; 0 where the gradients were bit for bit equal."""
         size = self.size

@@ -19,6 +19,20 @@ from rldbg.analysis.whole import Block, pair_tensors
 
 GRADIENT, PARAMETER = "gradient", "param"
 _USUAL = 8.0
+# An element whose gradient and decay cancel to so many times the usual error of a gradient differs visibly.
+_VISIBLE = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What is allowed where Adam's decay is part of the gradient (L2): two whole steps wherever it may cancel it.
+
+    Gradients that are off by a share e of their size are, with the decay added, near zero in few elements: as many as
+    `expected` differ visibly.
+    """
+
+    allowance: np.ndarray
+    expected: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,7 @@ class ParameterUpdate:
     block: Block
     allowance: np.ndarray
     weight: float
+    cancelled: Cancelled | None = None
 
     def squares(self) -> tuple[float, float]:
         """Of the weighted difference and of the weighted parameter: their ratio is a relative perturbation."""
@@ -73,14 +88,20 @@ class TensorHistory:
         return {update: max(size, usual) for update, size in sizes.items()}
 
     def updates(
-        self, step_sizes: Mapping[Update, float], norms: Mapping[Update, np.ndarray]
+        self,
+        step_sizes: Mapping[Update, float],
+        norms: Mapping[Update, np.ndarray],
+        unseen: Iterator[float] | None = None,
     ) -> Iterator[ParameterUpdate]:
         """Every recorded state of the parameter in order, each with what all updates so far allow.
 
         Whether gradients are clipped to a norm is not recorded: what no clipping allows, and what clipping always does.
+        `unseen` is what each update allows where no gradient of any tensor was recorded.
         """
         sensitivity, clipped = OptimizerSensitivity(), OptimizerSensitivity()
         allowance: np.ndarray | None = None
+        opposed: np.ndarray | None = None
+        way = 0.0
         for update in sorted({*self.gradients, *self.parameters}):
             with np.errstate(all="ignore"):
                 if update in self.gradients:
@@ -88,16 +109,24 @@ class TensorHistory:
                     pair, gap, norm = tensor_pair(block, GRADIENT), _norm_gap(norms[update]), norms[update].max()
                     sensitivity.see(*pair, gap)
                     clipped.see(pair[0] / (norm or 1.0), pair[1] / (norm or 1.0), gap)
+                    opposed = _opposed(opposed, pair[0], self.parameters.get(update))
                     give_back([record.fields[GRADIENT] for record in (block.a, block.b)])
                 if update not in self.parameters:
                     continue
+                way += 2 * step_sizes[update]
                 block = self.parameters[update]
                 added = _larger(sensitivity.relative(), clipped.relative())
                 shape = block.a.fields[PARAMETER].shape
                 allowance = np.zeros(shape) if allowance is None else allowance
-                if added is not None and added.shape == shape:
+                if unseen is not None:
+                    allowance = np.full(shape, next(unseen))
+                elif added is not None and added.shape == shape:
                     allowance = allowance + np.nan_to_num(added, nan=0.0) * step_sizes[update]
-            yield ParameterUpdate(update, block, allowance, sensitivity.weight)
+            cancelled = None
+            if opposed is not None and opposed.shape == shape:
+                expected = _VISIBLE * opposed.size * sensitivity.error
+                cancelled = Cancelled(np.where(opposed, way, allowance), expected + 3 * expected**0.5)
+            yield ParameterUpdate(update, block, allowance, sensitivity.weight, cancelled)
             give_back([record.fields[PARAMETER] for record in (block.a, block.b)])
 
     def movements(self) -> Iterator[tuple[Update, tuple[float, float]]]:
@@ -109,6 +138,14 @@ class TensorHistory:
                 with np.errstate(all="ignore"):
                     yield update, (largest_finite(now[0] - before[0]), largest_finite(now[1] - before[1]))
             before = now
+
+
+def _opposed(before: np.ndarray | None, gradient: np.ndarray, block: Block | None) -> np.ndarray | None:
+    """Where a gradient has had the opposite sign of its parameter, so that decay may cancel it."""
+    if block is None or block.a.fields[PARAMETER].shape != gradient.shape:
+        return before
+    found: np.ndarray = gradient * block.a.array(PARAMETER) < 0
+    return found if before is None else before | found
 
 
 def step_sizes_of(histories: Sequence[TensorHistory]) -> dict[Update, float]:
