@@ -213,6 +213,36 @@ def test_answers_without_their_last_tokens_lack_equally_many(counts, names):
     assert [item.id for item in reasons.explanations] == names
 
 
+def rows_from(order, change=lambda row: row):
+    return {
+        name: lambda rows, *_: [change(np.asarray(rows[row])) for row in order]
+        for name in ("tokens", "loss_mask", "rollout")
+    }
+
+
+@pytest.mark.parametrize(("change", "names"), [(lambda row: row, ["samples-copied"]), (lambda row: row[::-1], [])])
+def test_samples_that_are_copies_of_others_are_told_from_other_prompts(change, names):
+    order = [*range(8), *range(8)]
+    wrong = ImaginedRun(**rows_from(order) | {"tokens": lambda rows: [change(rows[row]) for row in order]})
+    reasons = explain(RIGHT, wrong.side(), Stage.TRAJECTORY, 0)
+    assert [item.id for item in reasons.explanations if item.id == "samples-copied"] == names
+
+
+@pytest.mark.parametrize(("place", "names"), [(3, ["tokens-lost"]), (-1, [])])
+def test_a_token_that_an_answer_loses_is_told_from_an_answer_that_ends_earlier(place, names):
+    marked = {"tokens": each(lambda row: np.where(np.arange(len(row)) == place % len(row), 7, row))}
+    shorter = {
+        "tokens": lambda rows: [np.delete(row, place % len(row)) for row in rows],
+        "loss_mask": lambda rows: [np.delete(row, place % len(row)) for row in rows],
+        "rollout": lambda rows: [
+            np.delete(row, place - len(prompt) if place > 0 else -1)
+            for row, prompt in zip(rows, ImaginedRun().prompts, strict=True)
+        ],
+    }
+    reasons = explain(ImaginedRun(**marked).side(), ImaginedRun(**shorter).side(), Stage.TRAJECTORY, 0)
+    assert [item.id for item in reasons.explanations if item.id == "tokens-lost"] == names
+
+
 def test_two_faults_in_different_parts_of_a_loss_are_both_causes():
     faults = {"weights": lambda _w: (0.02, 0.05), "kl": lambda _k, gap: gap**2 / 2}
     reasons = explain(RIGHT, ImaginedRun(**faults).side(), Stage.LOSS, 0)

@@ -24,8 +24,8 @@ _SHOWN_BY_IDS = frozenset(
         "environment-changed", "environment-in-mask", "last-answer-only", "mask-lost",
         "mask-off-at-end", "mask-off-at-start", "non-finite", "padding-in-mask", "untrained-in-mask",
         "mask-shifted", "positions", "prompt-changed", "prompt-in-mask", "samples-dropped",
-        "samples-masked-out", "samples-of-another-step", "samples-repeated", "tokens-added", "tokens-changed",
-        "token-not-trained", "tokens-missing", "turn-not-trained", "turns-cut", "updates-per-pass",
+        "samples-copied", "samples-masked-out", "samples-of-another-step", "samples-repeated", "tokens-added",
+        "tokens-changed", "token-not-trained", "tokens-missing", "turn-not-trained", "turns-cut", "updates-per-pass",
     )
 )
 _DESCRIPTIONS = frozenset(
@@ -50,10 +50,12 @@ _FOLLOWS = {
         "environment-changed",
         "prompt-changed",
         "retokenised",
+        "samples-copied",
         "samples-of-another-step",
         "samples-repeated",
         "tokens-added",
         "tokens-changed",
+        "tokens-lost",
         "tokens-missing",
         "turns-cut",
     },

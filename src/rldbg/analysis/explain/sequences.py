@@ -5,21 +5,26 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from rldbg.analysis.explain.contexts import NOISE
-from rldbg.analysis.explain.evidence import Evidence, Explanation, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Pair, largest
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.subsets import turn_of
-from rldbg.analysis.samples import common_prefix
+from rldbg.analysis.samples import common_prefix, token_bytes
 from rldbg.analysis.tokens import SampleTokens, read_tokens
 from rldbg.core import SampleId
 
 
 def prompt_changed(evidence: Evidence) -> Iterator[Explanation]:
     """The same samples have different prompts."""
-    prompts = [(a.tokens[: a.prompt_length], b.tokens[: b.prompt_length]) for a, b in evidence.changed]
+    if any(_copied(evidence, wrong) for _, _, wrong in evidence.directions):
+        return
+    # Where an answer loses its only token, the text behind it seems to belong to the prompt.
+    pairs = [pair for pair in evidence.changed if not _is_in_answer(_lost(*pair), pair)]
+    prompts = [(a.tokens[: a.prompt_length], b.tokens[: b.prompt_length]) for a, b in pairs]
     changed = [(a, b) for a, b in prompts if not np.array_equal(a, b)]
     # Equal tokens with a different mask only look like a different prompt.
     moved = sum(a.prompt_length != b.prompt_length for a, b in evidence.samples)
@@ -150,6 +155,66 @@ def _copies(side: SideStep) -> tuple[Counter[tuple[int, int]], int]:
     return counted, len(groups)
 
 
+def repeated(evidence: Evidence) -> Iterator[Explanation]:
+    """In the place of some samples, one side has others of its own batch once more."""
+    for label, _, wrong in evidence.directions:
+        copied = _copied(evidence, wrong)
+        if copied:
+            copy, model = copied[0]
+            text = f"{len(copied)} samples of {label} are copies of others of its batch, for example {copy} of {model}"
+            yield Explanation("samples-copied", text, parameters={"side": label, "samples": len(copied)})
+
+
+def _copied(evidence: Evidence, wrong: int) -> list[tuple[SampleId, SampleId]]:
+    """The samples of one side that differ from the other's, each with an unchanged one of its own side that it equals;
+    empty unless all of them do so and there are two or more."""
+    alike = {token_bytes(pair[wrong].tokens): pair[wrong].sample for pair in evidence.samples if _is_same(*pair)}
+    found = [(pair[wrong].sample, alike.get(token_bytes(pair[wrong].tokens))) for pair in evidence.changed]
+    copied = [(copy, model) for copy, model in found if model is not None]
+    return copied if len(copied) == len(found) > 1 else []
+
+
+def _is_same(a: SampleTokens, b: SampleTokens) -> bool:
+    return np.array_equal(a.tokens, b.tokens)
+
+
+def tokens_lost(evidence: Evidence) -> Iterator[Explanation]:
+    """One side lacks a token within answers that the other has, and has what follows it."""
+    for label, right, wrong in evidence.directions:
+        lost = [(pair, _lost(*pair)) for pair in evidence.changed]
+        known = {item for pair, item in lost if item is not None and len(pair[wrong].tokens) < len(pair[right].tokens)}
+        tokens = {item.tokens for item in known}
+        are_inside = all(_is_in_answer(item, pair) for pair, item in lost)
+        if lost and are_inside and None not in {item for _, item in lost} and len(tokens) == 1 and known:
+            what = ", ".join(map(str, next(iter(tokens))))
+            some = f"{len(lost)} of {len(evidence.samples)} samples"
+            text = f"{label}'s answers lack the token {what} before text that follows it on the other side ({some})"
+            facts = {"side": label, "tokens": list(next(iter(tokens))), "samples": len(lost)}
+            yield Explanation("tokens-lost", text, parameters=facts, together=_LOST)
+
+
+class _Lost(NamedTuple):
+    place: int
+    tokens: tuple[int, ...]
+
+
+def _lost(a: SampleTokens, b: SampleTokens) -> _Lost | None:
+    """Where the shorter sequence lacks tokens of the longer one, and which; None if more than that differs."""
+    shorter, longer = sorted((a.tokens, b.tokens), key=len)
+    count, place = len(longer) - len(shorter), common_prefix(a.tokens, b.tokens)
+    if not 0 < count <= _FEW_TOKENS or not np.array_equal(longer[place + count :], shorter[place:]):
+        return None
+    return _Lost(place, tuple(longer[place : place + count].tolist()))
+
+
+def _is_in_answer(lost: _Lost | None, pair: Pair) -> bool:
+    """Whether the lost tokens are an answer's, and something follows them."""
+    longer = max(pair, key=lambda sample: len(sample.tokens))
+    if lost is None or lost.place + len(lost.tokens) >= len(longer.tokens):
+        return False
+    return bool(longer.loss_mask[lost.place : lost.place + len(lost.tokens)].all())
+
+
 def end_token_lost(evidence: Evidence) -> Iterator[Explanation]:
     """One token ends the answers of one side and never occurs on the other."""
     for label, right, wrong in evidence.directions:
@@ -162,7 +227,7 @@ def end_token_lost(evidence: Evidence) -> Iterator[Explanation]:
         if everywhere and not any(end in b for _, b in whole for end in ends):
             end = next(iter(ends))
             text = f"{label}'s answers lack the token {end} that ends them on the other side"
-            yield Explanation("end-token-lost", text, parameters={"side": label, "token": end})
+            yield Explanation("end-token-lost", text, parameters={"side": label, "token": end}, together=_LOST)
 
 
 def truncated(evidence: Evidence) -> Iterator[Explanation]:
@@ -198,11 +263,13 @@ def ends_lost(evidence: Evidence) -> Iterator[Explanation]:
             yield Explanation("answer-cut", text, parameters={"side": label, "tokens": count, "samples": len(cut)})
 
 
-_FEWEST_CUT = 4
+_FEWEST_CUT, _FEW_TOKENS = 4, 2
+# That a token is lost and that it is lost wherever it ends an answer is one statement.
+_LOST = "token lost"
 
 HYPOTHESES = {
     "trajectory": (
         *(prompt_changed, retokenised, environment_changed, truncated, turns_cut, end_token_lost, ends_lost),
-        *(of_another_step, duplicated),
+        *(of_another_step, duplicated, repeated, tokens_lost),
     )
 }

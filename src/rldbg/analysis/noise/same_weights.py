@@ -64,7 +64,7 @@ def odd_passes(evidence: Evidence) -> Iterator[Certain]:
             return
     sides = [_within(side, names) for side in evidence.both]
     between = _between(evidence, names)
-    noise = float(np.median(list(between.values()))) if between else 0.0
+    noise = float(np.median(list(between.values()))) if between and _is_first(evidence) else 0.0
     for mine, other in (sides, sides[::-1]):
         odd = [pair for pair in mine if pair in other and _is_odd(mine[pair], other[pair], noise)]
         if odd:
@@ -140,17 +140,21 @@ def _holes(side: SideStep, names: list[str]) -> dict[str, int]:
 
 
 def _between(evidence: Evidence, names: list[str]) -> dict[str, float]:
-    """How far each pass is from the other side's in the mean; only where both sides have the same weights."""
-    if evidence.step != min(evidence.a.side.steps() & evidence.b.side.steps()):
-        return {}
+    """How far each pass is from the other side's in the mean: what passes round, and after the first step what the
+    weights have drifted apart, which all passes show alike."""
     view = Evidence(evidence.a.side, evidence.b.side, evidence.step)
     found = {name: view.tokens(name) for name in names}
     return {name: float(np.abs(pair[0] - pair[1]).mean()) for name, pair in found.items() if pair and pair[0].size}
 
 
+def _is_first(evidence: Evidence) -> bool:
+    """Whether both sides still have the same weights."""
+    return evidence.step == min(evidence.a.side.steps() & evidence.b.side.steps())
+
+
 def _is_replayed(evidence: Evidence) -> bool:
     """Whether one side has the other's rollout: after the first step it is not that of its own weights."""
-    if evidence.step == min(evidence.a.side.steps() & evidence.b.side.steps()):
+    if _is_first(evidence):
         return False
     found = evidence.tokens("rollout_log_probs")
     return found is None or np.array_equal(*found)
