@@ -19,9 +19,16 @@ def kl_estimator(evidence: Evidence) -> Iterator[Explanation]:
     """The KL term is estimated by different formulas."""
     found = [_estimators(side) for _, side in evidence.sides]
     if found[0] and found[1] and not set(found[0]) & set(found[1]):
-        a, b = found[0][0], found[1][0]
+        a, b = (_any_of(names) for names in found)
         text = f"the KL term is {a} in A and {b} in B"
-        yield Explanation("kl-estimator", text, 0.0, 1e-5, {"a": a, "b": b}, recomputed=_by_formula(evidence, b))
+        made = _by_formula(evidence, found[1][0])
+        yield Explanation("kl-estimator", text, 0.0, 1e-5, {"a": a, "b": b}, recomputed=made)
+
+
+def _any_of(names: Sequence[str]) -> str:
+    """Near the reference several formulas give the same numbers."""
+    rest = " or ".join(names[1:])
+    return f"{names[0]}, or {rest}, which gives the same here," if rest else names[0]
 
 
 def kl_aggregation(evidence: Evidence) -> Iterator[Explanation]:
