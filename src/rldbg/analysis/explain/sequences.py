@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rldbg.analysis.explain.contexts import NOISE
-from rldbg.analysis.explain.evidence import Evidence, Explanation, Pair, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, SamplePair, largest
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.subsets import turn_of
 from rldbg.analysis.samples import common_prefix, token_bytes
@@ -207,7 +207,7 @@ def _lost(a: SampleTokens, b: SampleTokens) -> _Lost | None:
     return _Lost(place, tuple(longer[place : place + count].tolist()))
 
 
-def _is_in_answer(lost: _Lost | None, pair: Pair) -> bool:
+def _is_in_answer(lost: _Lost | None, pair: SamplePair) -> bool:
     """Whether the lost tokens are an answer's, and something follows them."""
     longer = max(pair, key=lambda sample: len(sample.tokens))
     if lost is None or lost.place + len(lost.tokens) >= len(longer.tokens):

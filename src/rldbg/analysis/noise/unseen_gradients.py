@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rldbg.analysis.noise.levels import Update
 from rldbg.analysis.noise.tensors import PARAMETER, TensorHistory, tensor_pair
-from rldbg.analysis.tolerances import roundoff_of
+from rldbg.analysis.tolerances import Update, roundoff_of
 
 # Of 16 elements that differ at random, two regressors explain nine tenths with a chance of one in ten million.
 _FEWEST_OF_A_TENSOR, _EXPLAINED = 16, 0.9
@@ -33,6 +32,8 @@ _MOST, _FAR_APART = 0.25, 0.05
 _ROUNDINGS = 4 * roundoff_of("float32")
 # Of each tensor as many elements tell how they are distributed.
 _ELEMENTS = 4096
+# Two whole steps of one update, as a share of the weights' root mean square.
+_SHARE_OF_WEIGHTS = 0.1
 # One element far off shall not decide what the others look like.
 _OUTLIER = 8.0
 
@@ -64,6 +65,10 @@ class Unstructured:
     ) -> None:
         self._ends: dict[int, Update] = {}
         self._updates = sorted(step_sizes)
+        # With one recorded state nobody knows how long a step is, but no update turns weights into others.
+        self._start = (
+            _SHARE_OF_WEIGHTS * _size_of_weights(histories, self._updates[0]) if len(self._updates) == 1 else 0.0
+        )
         for number, update in enumerate(self._updates):
             # Nothing is known of how the first update moved them: the second speaks for it.
             since = self._updates[0] if number == 1 else update
@@ -86,11 +91,20 @@ class Unstructured:
 
     def allows(self, number: int, history: TensorHistory, step_sizes: Mapping[Update, float]) -> Iterator[float]:
         """How much an element of this tensor may differ after each of its updates: two whole steps of each so far."""
-        # With one recorded state nobody knows how long a step is.
-        way = 0.0 if len(self._updates) > 1 else np.inf
+        way = self._start
         for update in sorted(history.parameters):
             way += 2 * step_sizes[update]
             yield way if number not in self._ends or update < self._ends[number] else 0.0
+
+
+def _size_of_weights(histories: Sequence[TensorHistory], update: Update) -> float:
+    """The root mean square of A's parameters."""
+    known = [
+        _some(tensor_pair(item.parameters[update], PARAMETER)[0]) for item in histories if update in item.parameters
+    ]
+    values = _joined(known)
+    values = values[np.isfinite(values)]
+    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
 
 
 def _some(values: np.ndarray) -> np.ndarray:
