@@ -66,7 +66,8 @@ def test_one_parameter_is_found_at_its_index(seed, place):
     values = step_values(seed)
     changed = copy.deepcopy(values)
     index = np.unravel_index(place, values["parameter"].shape)
-    changed["parameter"][index] += np.float32(1e-3)
+    # Without gradients, and with one recorded state, smaller ones may be an optimizer's step of another sign.
+    changed["parameter"][index] += np.float32(1)
     with tempfile.TemporaryDirectory() as folder:
         a = write(Path(folder) / "a", values)
         b = write(Path(folder) / "b", changed, ranks=2, shards=2)

@@ -24,8 +24,8 @@ _SHOWN_BY_IDS = frozenset(
         "environment-changed", "environment-in-mask", "last-answer-only", "mask-lost",
         "mask-off-at-end", "mask-off-at-start", "non-finite", "padding-in-mask", "untrained-in-mask",
         "mask-shifted", "positions", "prompt-changed", "prompt-in-mask", "samples-dropped",
-        "samples-copied", "samples-masked-out", "samples-of-another-step", "samples-repeated", "tokens-added",
-        "tokens-changed", "token-not-trained", "tokens-missing", "turn-not-trained", "turns-cut", "updates-per-pass",
+        "samples-masked-out", "samples-of-another-step", "samples-repeated", "tokens-added", "tokens-changed",
+        "token-not-trained", "tokens-missing", "turn-not-trained", "turns-cut", "updates-per-pass",
     )
 )
 _DESCRIPTIONS = frozenset(
@@ -72,6 +72,7 @@ _FOLLOWS = {
     "reward-normalised": {"reward-affine"},
     "reward-by-turn": {"reward-affine"},
     "reward-of-group": {"reward-affine", "rows-permuted"},
+    "samples-copied": {"samples-duplicated", "group-shares-seed", "greedy"},
     "samples-duplicated": {"group-shares-seed", "greedy"},
     "truncated-support": {"samples-duplicated"},
     "weights-not-synced": {"policy-version"},
