@@ -161,7 +161,8 @@ def repeated(evidence: Evidence) -> Iterator[Explanation]:
         copied = _copied(evidence, wrong)
         if copied:
             copy, model = copied[0]
-            text = f"{len(copied)} samples of {label} are copies of others of its batch, for example {copy} of {model}"
+            text = f"{len(copied)} samples of {label} equal others of its batch, for example {copy} and {model}"
+            text += ": copies, or the same random numbers"
             yield Explanation("samples-copied", text, parameters={"side": label, "samples": len(copied)})
 
 

@@ -16,6 +16,7 @@ LONGER = ("steps=4",)
 _LOAD = "rldbg.inference.batch_sampler.Sampler.load_weights"
 _COLLECT = "rldbg.trainer.in_process.InProcessRollouts.collect"
 _KEY = "rldbg.trainer.rollout.sample_key"
+_COPIES = ("samples-duplicated", "samples-copied")
 
 
 @bug(_LOAD, stage="trajectory", cause="policy-version", overrides=LONGER, late=True)
@@ -110,7 +111,7 @@ def every_step_shares_random_numbers(original: Any, seed: int, step: int, sample
     return original(seed, 0, sample)
 
 
-@bug("rldbg.trainer.rollout.RolloutWorker.run", stage="trajectory", cause="samples-duplicated", late=True)
+@bug("rldbg.trainer.rollout.RolloutWorker.run", stage="trajectory", cause=_COPIES, late=True)
 def retried_samples_returned_twice(original: Any, worker: Any, step: int, tasks: Any) -> Any:
     """A retry returns the previous request's sample instead of its own."""
     made = original(worker, step, tasks)
