@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RecorderSettings,
         forget_orders,
         give_orders,
+        note_judged,
         stop_step,
     )
     from rldbg.recording.recording import Recording, open

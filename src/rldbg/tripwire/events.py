@@ -13,7 +13,6 @@ from rldbg.core import Finding, Severity
 from rldbg.recording import WATCH_FOLDER
 
 _FILE = "events.jsonl"
-JUDGED = "judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +64,6 @@ class EventLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(event.to_dict()) + "\n")
-
-    def note_judged(self, step: int) -> None:
-        """RECORDING/.watch/judged: the last step that was judged, for whoever wants to know how far behind that is."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(".judged")
-        temporary.write_text(f"{step}\n", encoding="utf-8")
-        temporary.replace(self.path.with_name(JUDGED))
 
     def new(self) -> list[Event]:
         """Those since the last call."""

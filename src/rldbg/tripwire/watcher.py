@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rldbg.analysis import check
 from rldbg.core import Environment, IncompleteDataError, RldbgError, Severity
-from rldbg.recording import Recording, give_orders, stop_step
+from rldbg.recording import Recording, give_orders, note_judged, stop_step
 from rldbg.recording import open as open_recording
 from rldbg.tripwire.events import Event, EventLog
 from rldbg.tripwire.judge import Alarm, Judge
@@ -87,7 +87,7 @@ class Watcher:
                 break
             self._judged, self._before = step, places[step]
             found += self._judge_step(recording, step, logged.get(step, {}))
-            self._log.note_judged(step)
+            note_judged(self.recording, step)
         return found
 
     def _judge_step(self, recording: Recording, step: int, logged: Mapping[str, object]) -> list[Event]:

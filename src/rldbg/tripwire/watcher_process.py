@@ -29,8 +29,7 @@ class WatcherProcess:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _ENDED).unlink(missing_ok=True)
         forget_orders(recording)
-        for name in ("events.jsonl", "judged"):
-            (folder / name).unlink(missing_ok=True)
+        (folder / "events.jsonl").unlink(missing_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._process = subprocess.Popen(

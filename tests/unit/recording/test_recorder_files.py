@@ -12,7 +12,7 @@ import pytest
 
 import rldbg
 from rldbg.core import Identity, SampleId
-from rldbg.recording import Recorder, RecorderSettings
+from rldbg.recording import WATCH_FOLDER, Recorder, RecorderSettings, note_judged
 from rldbg.recording.recorder import whole_file
 from rldbg.recording.recorder.file_writer import FileWriter
 from rldbg.recording.recorder.pipeline import Pipeline
@@ -170,6 +170,20 @@ def test_retention_keeps_the_newest_and_the_pinned(tmp_path: Path) -> None:
                 recorder.pin(3)
     assert [name[10:16] for name in files(tmp_path)] == ["000001", "000003", "000004", "000005"]
     assert [line["file"][10:16] for line in journal(tmp_path) if line["event"] == "delete"] == ["000000", "000002"]
+
+
+def test_steps_that_the_tripwire_has_not_judged_stay_for_a_while(tmp_path: Path) -> None:
+    (tmp_path / WATCH_FOLDER).mkdir()
+    kept = []
+    with Recorder(tmp_path, keep_last=1) as recorder:
+        for step in range(12):
+            if step == 4:
+                note_judged(tmp_path, 2)
+            recorder.record("mine", step=step, x=step)
+            recorder.flush()
+            kept.append([int(name[10:16]) for name in files(tmp_path) if name.startswith("mine")])
+    # None is judged at first, then those up to 2; at most eight times as many as asked for stay.
+    assert kept[3] == [0, 1, 2, 3] and kept[4] == [3, 4] and kept[-1] == [*range(4, 12)]
 
 
 def test_a_budget_stops_the_recording_before_it_is_exceeded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

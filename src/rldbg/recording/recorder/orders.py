@@ -19,6 +19,7 @@ from rldbg import agent
 
 WATCH_FOLDER = ".watch"
 """Below a recording: what the tripwire says about it. Layouts do not see it."""
+_JUDGED = "judged"
 _FILE = "orders.json"
 _STOP = "stop-"
 _STOPPED = "_rldbg_stopped"
@@ -44,9 +45,28 @@ def stop_step(recording: Path | str, stop: str) -> int | None:
     return int(text) if text else None
 
 
+def note_judged(recording: Path, step: int) -> None:
+    """RECORDING/.watch/judged: the last step that the tripwire has judged. Recorders keep those that it has not."""
+    folder = recording / WATCH_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{_JUDGED}"
+    temporary.write_text(f"{step}\n", encoding="utf-8")
+    temporary.replace(folder / _JUDGED)
+
+
+def last_judged(recording: Path) -> int | None:
+    """-1 before the first one; None where nothing watches."""
+    folder = recording / WATCH_FOLDER
+    try:
+        return int((folder / _JUDGED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return -1 if folder.is_dir() else None
+
+
 def forget_orders(recording: Path) -> None:
     """What an earlier run left must not stop this one."""
-    for file in [*(recording / WATCH_FOLDER).glob(f"{_STOP}*"), recording / WATCH_FOLDER / _FILE]:
+    folder = recording / WATCH_FOLDER
+    for file in [*folder.glob(f"{_STOP}*"), folder / _FILE, folder / _JUDGED]:
         file.unlink(missing_ok=True)
 
 

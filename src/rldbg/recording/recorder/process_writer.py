@@ -15,6 +15,7 @@ from rldbg.recording.recorder.batcher import Batcher, QueuedRecord
 from rldbg.recording.recorder.device import Devices
 from rldbg.recording.recorder.file_writer import FileWriter
 from rldbg.recording.recorder.memory import ArenaMemory, HeapMemory, NoRoom, SnapshotMemory, TooLarge
+from rldbg.recording.recorder.orders import last_judged
 from rldbg.recording.recorder.pipeline import Pipeline
 from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.retention import Retention
@@ -45,7 +46,12 @@ class ProcessWriter:
         self._journal = JournalWriter(settings.directory, identity, settings.format)
         self._arena = Arena(settings.buffer_bytes, settings.warm_bytes)
         self._devices = Devices(self._arena, settings.device_buffer_bytes)
-        self._retention = Retention(settings.budget_bytes, settings.keep_last, settings.pinned_steps)
+        self._retention = Retention(
+            settings.budget_bytes,
+            settings.keep_last,
+            settings.pinned_steps,
+            lambda: last_judged(settings.directory),
+        )
         self._pipeline = Pipeline(
             file_writer=FileWriter(settings.directory, settings.format, identity, self._journal, self._retention),
             journal=self._journal,

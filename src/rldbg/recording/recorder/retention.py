@@ -1,8 +1,11 @@
 """How much of a recording stays on disk: a byte budget, the newest steps, and the pinned ones. Bookkeeping only."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+# Steps that the tripwire has not judged yet stay, up to so many times as many as are kept.
+_MOST_BEHIND = 8
 
 
 class _File(NamedTuple):
@@ -13,10 +16,17 @@ class _File(NamedTuple):
 class Retention:
     """What this process has on disk, by step."""
 
-    def __init__(self, budget_bytes: int | None, keep_last: int | None, pinned_steps: Iterable[int]) -> None:
+    def __init__(
+        self,
+        budget_bytes: int | None,
+        keep_last: int | None,
+        pinned_steps: Iterable[int],
+        last_judged: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._budget_bytes = budget_bytes
         self._keep_last = keep_last
         self._pinned = set(pinned_steps)
+        self._last_judged = last_judged
         self._steps: dict[int, list[_File]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
@@ -39,7 +49,15 @@ class Retention:
             return []
         with self._lock:
             self._steps.setdefault(step, []).append(_File(name, size))
-            old = sorted(self._steps)[: -self._keep_last]
-            gone = [file for step in old if step not in self._pinned for file in self._steps.pop(step)]
+            gone = [file for step in self._old(self._keep_last) for file in self._steps.pop(step)]
             self._bytes -= sum(file.size for file in gone)
             return [file.name for file in gone]
+
+    def _old(self, keep_last: int) -> list[int]:
+        """The steps that may go. The tripwire runs beside the training: it may not have seen short steps yet."""
+        old = [step for step in sorted(self._steps)[:-keep_last] if step not in self._pinned]
+        last_judged = self._last_judged() if old else None
+        if last_judged is None:
+            return old
+        too_late = set(sorted(self._steps)[: -keep_last * _MOST_BEHIND])
+        return [step for step in old if step <= last_judged or step in too_late]
