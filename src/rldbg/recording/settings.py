@@ -181,13 +181,15 @@ def debug_block_from_environment(environment: Environment, base: DebugBlock | No
         hint = f"did you mean {nearest}?" if nearest else "see `rldbg config show`"
         raise UsageError(f"{name} is set, but nothing reads it", hint)
     changes: dict[str, Any] = {} if base is None else asdict(base)
-    if environment.flag("WEAVER_DEBUG_DUMP_ENABLED"):
+    is_weaver = environment.flag("WEAVER_DEBUG_DUMP_ENABLED")
+    if is_weaver:
+        named = environment.names("WEAVER_DEBUG_DUMP_OPTIONS")
         changes |= {
             "enable_data_dump": True,
             "dump_dir": environment.text("WEAVER_DEBUG_DUMP_DIR"),
             "dump_format": "pt",
             "dump_every_n_steps": environment.integer("WEAVER_DEBUG_DUMP_EVERY_N", 1),
-            **_switches(environment.names("WEAVER_DEBUG_DUMP_OPTIONS"), "WEAVER_DEBUG_DUMP_OPTIONS"),
+            **(_switches(named, "WEAVER_DEBUG_DUMP_OPTIONS") if named else {}),
         }
     if environment.is_set("RLDBG_RECORD_ENABLED"):
         changes["enable_data_dump"] = environment.flag("RLDBG_RECORD_ENABLED")
@@ -198,7 +200,13 @@ def debug_block_from_environment(environment: Environment, base: DebugBlock | No
         changes["dump_every_n_steps"] = environment.integer("RLDBG_RECORD_EVERY_N_STEPS", 1)
     if environment.is_set("RLDBG_RECORD_KINDS"):
         changes |= _switches(environment.names("RLDBG_RECORD_KINDS"), "RLDBG_RECORD_KINDS")
-    return parse_debug_block(changes, source="environment")
+    block = parse_debug_block(changes, source="environment")
+    if is_weaver and block.enable_data_dump and not block.kinds():
+        raise UsageError(
+            "WEAVER_DEBUG_DUMP_ENABLED is set, but no kind is named, so nothing would be recorded",
+            "name kinds, for example WEAVER_DEBUG_DUMP_OPTIONS=forward_data,loss,is_loss_debug",
+        )
+    return block
 
 
 def origins_of(block: DebugBlock, written: Mapping[str, Any] | None) -> dict[str, str]:

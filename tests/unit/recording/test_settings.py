@@ -105,6 +105,14 @@ def test_weaver_variables_of_the_document():
     assert block.kinds() == {"forward_data", "loss", "is_loss_debug"} and block.dump_format == "pt"
 
 
+def test_weaver_without_kinds_takes_those_of_the_recipe_and_needs_some():
+    environment = Environment({"WEAVER_DEBUG_DUMP_ENABLED": "1"})
+    with pytest.raises(UsageError, match="nothing would be recorded"):
+        debug_block_from_environment(environment)
+    base = parse_debug_block({"enable_data_dump": True, "dump_options": {"loss": True}})
+    assert debug_block_from_environment(environment, base).kinds() == {"loss"}
+
+
 def test_our_variables_win_over_the_recipe():
     base = parse_debug_block({"enable_data_dump": False, "dump_dir": "here"})
     block = debug_block_from_environment(
