@@ -64,8 +64,15 @@ def start_broker(
             start_new_session=True,
         )
     if (made := _address(folder, process)) is None:
-        raise PrerequisiteError(f"the broker of {folder} did not start", f"see its log: {folder}/logs/broker.log")
+        log_file = folder / "logs" / "broker.log"
+        raise PrerequisiteError(f"the broker did not start{_last_line(log_file)}", f"see its log: {log_file}")
     return made
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {last}" if last else ""
 
 
 def _is_there(address: BrokerAddress) -> bool:
