@@ -5,14 +5,18 @@ so the thread that holds the exception answers the few requests that make sense 
 debug adapter protocol can show them. `continue` and every kind of step let the exception go its way.
 """
 
+from __future__ import annotations
+
 import sys
 import threading
 import traceback
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .framing import Message
 from .values import describe
+
+if TYPE_CHECKING:  # it is also sent as source text into workers that have no agent, together with `values` only
+    from .framing import Message
 
 THREAD_ID = 1
 _ENDING = frozenset({"continue", "next", "stepIn", "stepOut", "disconnect", "terminate"})
