@@ -31,6 +31,8 @@ def recording_findings(run: Path, kinds: Sequence[str] = ()) -> list[Finding]:
             found += _missing_kinds(title, by_name, kinds)
             if not (run / RECORDING_FOLDER / "gradient").is_dir():
                 found += _no_gradients(title, by_name, kinds)
+            unseen = [kind for kind in kinds if kind != "gradient" and not (run / RECORDING_FOLDER / kind).is_dir()]
+            found += _not_made(title, by_name, unseen)
             found += _absent(title, by_name, kinds)
             found += _failed(title, by_name)
     return found
@@ -99,6 +101,30 @@ def _no_gradients(
             ("the norm before clipping is in update_metrics, and param has what each step made of the parameters",),
         )
     ]
+
+
+def _not_made(title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]], unseen: Sequence[str]) -> list[Finding]:
+    """Kinds that were asked for by name: functions that can make them were called, and had nothing to record."""
+    found = []
+    for kind in unseen:
+        names = [
+            name
+            for name, hooks in functions.items()
+            if kind in hooks[0]["records"] and any(hook["calls"] > hook["errors"] for hook in hooks)
+        ]
+        if names:
+            found.append(
+                Finding(
+                    "recording.kind-not-made",
+                    Severity.WARNING,
+                    title,
+                    (f"called: {', '.join(names)}",),
+                    f"no {kind} records: what was called had none (a reference model, rewards or log probs that this "
+                    "job does not have)",
+                    ("see what each function records: rldbg frameworks NAME",),
+                )
+            )
+    return found
 
 
 def _absent(title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]], kinds: Sequence[str]) -> list[Finding]:

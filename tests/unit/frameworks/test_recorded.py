@@ -143,6 +143,23 @@ def test_parameters_that_had_no_gradients_are_named(hooked, monkeypatch):
     assert recording_findings(run) == []
 
 
+def test_a_kind_that_was_asked_for_and_not_made_is_named(hooked, monkeypatch):
+    hooks, module, run = hooked
+    ((framework, _), *_) = recorded.recorded_hooks()
+    step = Hook("small_rl.loop", "Trainer.compute_loss", records=("old_log_probs",), handler="loss")
+    monkeypatch.setattr(recorded, "recorded_hooks", lambda: ((framework, step),))
+    hooks.hook(module)
+    module.Trainer().compute_loss(1)
+    hooks.recorded.recorder().close()
+
+    assert recording_findings(run) == []
+    (found,) = recording_findings(run, ("old_log_probs",))
+
+    assert found.id == "recording.kind-not-made" and "no old_log_probs records" in found.cause
+    (run / "recording" / "old_log_probs").mkdir()
+    assert recording_findings(run, ("old_log_probs",)) == []
+
+
 def test_what_was_never_called_or_is_not_there_is_named(hooked, capsys):
     hooks, module, run = hooked
     hooks.hook(module)
@@ -161,6 +178,7 @@ def test_what_was_never_called_or_is_not_there_is_named(hooked, capsys):
             "small_rl.loop.Trainer.rewards: there is no function Trainer.rewards (loss)",
         ),
     }
+    hooks.recorded.recorder().flush()
     asked = [finding.id for finding in recording_findings(run, ("loss",))]
     assert asked == ["recording.hook-missing"], "losses there are, and something of them is missing"
     assert recording_findings(run, ("forward_data",)) == [], "nobody asked for the others"
