@@ -1,7 +1,7 @@
 """What was asked for and not recorded, from the files that the processes of a run left about their hooks."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def recording_findings(run: Path, kinds: Sequence[str] = ()) -> list[Finding]:
         versions |= proof["versions"]
         for name, hook in proof["hooks"].items():
             functions[hook["framework"]][name].append(hook)
-    found = []
+    found, titles = [], []
     for framework, by_name in functions.items():
         modules = find_framework(framework).modules
         if any(name.partition(".")[0] in modules for name in by_name):
@@ -31,11 +31,11 @@ def recording_findings(run: Path, kinds: Sequence[str] = ()) -> list[Finding]:
             found += _missing_kinds(title, by_name, kinds)
             if not (run / RECORDING_FOLDER / "gradient").is_dir():
                 found += _no_gradients(title, by_name, kinds)
-            unseen = [kind for kind in kinds if kind != "gradient" and not (run / RECORDING_FOLDER / kind).is_dir()]
-            found += _not_made(title, by_name, unseen)
             found += _absent(title, by_name, kinds)
             found += _failed(title, by_name)
-    return found
+            titles.append(title)
+    unseen = [kind for kind in kinds if kind != "gradient" and not (run / RECORDING_FOLDER / kind).is_dir()]
+    return found + _not_made(", ".join(titles), functions.values(), unseen)
 
 
 def read_hooks(run: Path) -> list[Mapping[str, Any]]:
@@ -103,27 +103,28 @@ def _no_gradients(
     ]
 
 
-def _not_made(title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]], unseen: Sequence[str]) -> list[Finding]:
-    """Kinds that were asked for by name: functions that can make them were called, and had nothing to record."""
+def _not_made(
+    title: str, frameworks: Iterable[Mapping[str, Sequence[Mapping[str, Any]]]], unseen: Sequence[str]
+) -> list[Finding]:
+    """Kinds that were asked for by name, where no function that makes them is known, or one was called in vain."""
     found = []
-    for kind in unseen:
-        names = [
-            name
-            for name, hooks in functions.items()
-            if kind in hooks[0]["records"] and any(hook["calls"] > hook["errors"] for hook in hooks)
-        ]
-        if names:
-            found.append(
-                Finding(
-                    "recording.kind-not-made",
-                    Severity.WARNING,
-                    title,
-                    (f"called: {', '.join(names)}",),
-                    f"no {kind} records: what was called had none (a reference model, rewards or log probs that this "
-                    "job does not have)",
-                    ("see what each function records: rldbg frameworks NAME",),
-                )
+    for kind in unseen if title else ():
+        makers = {
+            name: hooks for by_name in frameworks for name, hooks in by_name.items() if kind in hooks[0]["records"]
+        }
+        called = [name for name, hooks in makers.items() if any(hook["calls"] > hook["errors"] for hook in hooks)]
+        if makers and not called:
+            continue  # `_missing_kinds` says so
+        found.append(
+            Finding(
+                "recording.kind-not-made",
+                Severity.WARNING,
+                title,
+                (f"called: {', '.join(called)}" if called else "no function that is hooked records this kind",),
+                f"no {kind} records: this job has none where its functions are hooked",
+                ("see what each function records: rldbg frameworks NAME",),
             )
+        )
     return found
 
 
