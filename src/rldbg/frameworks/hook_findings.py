@@ -48,6 +48,11 @@ def recorded_config(run: Path) -> dict[str, Any]:
     return next((dict(proof["config"]) for proof in read_proofs(run / HOOKS_FOLDER) if proof.get("config")), {})
 
 
+def _was_called(hooks: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a call of the function was recorded in any process."""
+    return any(hook["calls"] > hook["errors"] for hook in hooks)
+
+
 def _missing_kinds(
     title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]], kinds: Sequence[str]
 ) -> list[Finding]:
@@ -56,7 +61,7 @@ def _missing_kinds(
     for name, hooks in functions.items():
         for kind in hooks[0]["records"]:
             makers[kind].append(name)
-            if any(hook["calls"] > hook["errors"] for hook in hooks):
+            if _was_called(hooks):
                 made.add(kind)
     found = []
     for kind, names in makers.items():
@@ -84,11 +89,7 @@ def _no_gradients(
     title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]], kinds: Sequence[str]
 ) -> list[Finding]:
     """Functions that record gradients were called, and the parameters had none."""
-    names = [
-        name
-        for name, hooks in functions.items()
-        if "gradient" in hooks[0]["records"] and any(hook["calls"] > hook["errors"] for hook in hooks)
-    ]
+    names = [name for name, hooks in functions.items() if "gradient" in hooks[0]["records"] and _was_called(hooks)]
     if not names or (kinds and "gradient" not in kinds):
         return []
     return [
@@ -112,7 +113,7 @@ def _not_made(
         makers = {
             name: hooks for by_name in frameworks for name, hooks in by_name.items() if kind in hooks[0]["records"]
         }
-        called = [name for name, hooks in makers.items() if any(hook["calls"] > hook["errors"] for hook in hooks)]
+        called = [name for name, hooks in makers.items() if _was_called(hooks)]
         if makers and not called:
             continue  # `_missing_kinds` says so
         found.append(
@@ -121,7 +122,9 @@ def _not_made(
                 Severity.WARNING,
                 title,
                 (f"called: {', '.join(called)}" if called else "no function that is hooked records this kind",),
-                f"no {kind} records: this job has none where its functions are hooked",
+                f"no {kind} records: the functions were called, but had no such values in this job"
+                if called
+                else f"no {kind} records: rldbg has no hook here that makes them",
                 ("see what each function records: rldbg frameworks NAME",),
             )
         )

@@ -125,13 +125,18 @@ def test_a_module_that_a_package_no_longer_has_is_named(hooked, tmp_path, monkey
     assert missing.evidence[0] == "small_rl.loop.Trainer.compute_loss: there is no module small_rl.loop (loss)"
 
 
-def test_parameters_that_had_no_gradients_are_named(hooked, monkeypatch):
-    hooks, module, run = hooked
+def call_hooked(hooks, module, monkeypatch, kind):
+    """Calls the only hooked function, which is said to record this kind and records another."""
     ((framework, _), *_) = recorded.recorded_hooks()
-    step = Hook("small_rl.loop", "Trainer.compute_loss", records=("gradient",), handler="loss")
+    step = Hook("small_rl.loop", "Trainer.compute_loss", records=(kind,), handler="loss")
     monkeypatch.setattr(recorded, "recorded_hooks", lambda: ((framework, step),))
     hooks.hook(module)
     module.Trainer().compute_loss(1)
+
+
+def test_parameters_that_had_no_gradients_are_named(hooked, monkeypatch):
+    hooks, module, run = hooked
+    call_hooked(hooks, module, monkeypatch, "gradient")
 
     (found,) = recording_findings(run)
 
@@ -145,11 +150,7 @@ def test_parameters_that_had_no_gradients_are_named(hooked, monkeypatch):
 
 def test_a_kind_that_was_asked_for_and_not_made_is_named(hooked, monkeypatch):
     hooks, module, run = hooked
-    ((framework, _), *_) = recorded.recorded_hooks()
-    step = Hook("small_rl.loop", "Trainer.compute_loss", records=("old_log_probs",), handler="loss")
-    monkeypatch.setattr(recorded, "recorded_hooks", lambda: ((framework, step),))
-    hooks.hook(module)
-    module.Trainer().compute_loss(1)
+    call_hooked(hooks, module, monkeypatch, "old_log_probs")
     hooks.recorded.recorder().close()
 
     assert recording_findings(run) == []
