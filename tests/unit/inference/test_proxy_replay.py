@@ -104,13 +104,8 @@ def test_calls_and_streams_of_three_protocols_come_back_without_a_model(tmp_path
             await backend.close()
             recorder.close()
 
-    async def from_the_recording():
-        backend = RecordedBackend(RecordedGenerations.read(tmp_path / "recording"), CARD)
-        async with client_of(build_application(backend)) as client:
-            return await converse(client), backend.report()
-
     first = asyncio.run(through_the_proxy())
-    again, report = asyncio.run(from_the_recording())
+    again, report = asyncio.run(replayed(tmp_path / "recording", converse))
     for path in FORCED:
         for one, other in zip(first[path], again[path], strict=True):
             said = {name: value for name, value in one.items() if name in ("choices", "output", "content")}
@@ -161,6 +156,13 @@ def test_of_a_stream_that_ends_early_what_had_come_is_recorded(tmp_path, dies):
     recorder.close()
     (kept,) = RecordedGenerations.read(tmp_path / "recording").all
     assert kept.tokens.tolist() == [7, 7] and recorder.unreadable == 0
+
+
+async def replayed(recording, talk):
+    """The same conversation with a server that answers from the recording, and what that reports."""
+    backend = RecordedBackend(RecordedGenerations.read(recording), CARD)
+    async with client_of(build_application(backend)) as client:
+        return await talk(client), backend.report()
 
 
 def test_an_echoed_prompt_is_not_part_of_the_answer():
@@ -267,13 +269,8 @@ def test_top_logprobs_come_back_where_they_were_asked_for_through_the_proxy(tmp_
             await backend.close()
             recorder.close()
 
-    async def from_the_recording():
-        backend = RecordedBackend(RecordedGenerations.read(tmp_path / "recording"), CARD)
-        async with client_of(build_application(backend)) as client:
-            return await ask(client), backend.report()
-
     first = asyncio.run(through_the_proxy())
-    again, report = asyncio.run(from_the_recording())
+    again, report = asyncio.run(replayed(tmp_path / "recording", ask))
     assert all(first.values()) and not report["findings"], report
     for case, seen in first.items():
         if case[0] == "/generate":
