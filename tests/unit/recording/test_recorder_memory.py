@@ -2,6 +2,8 @@
 
 import os
 import random
+import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Callable
@@ -137,3 +139,41 @@ def test_any_error_of_a_helper_is_raised_where_the_file_is_written(
 def test_more_memory_than_there_can_be_names_the_setting() -> None:
     with pytest.raises(OSError, match="set buffer_bytes to less"):
         Arena(2**60)
+
+
+_FORKS_BESIDE_ARENAS = """
+import os
+from rldbg.recording.recorder.arena import Arena
+
+machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+arenas = [Arena(machine_bytes) for _ in range(3)]
+child = os.fork()
+if child == 0:
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(
+    Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2", reason="this kernel counts every mapping"
+)
+def test_a_process_with_large_buffers_can_still_fork() -> None:
+    ended = subprocess.run([sys.executable, "-c", _FORKS_BESIDE_ARENAS], capture_output=True, text=True)
+    assert ended.stdout.strip() == "7", ended.stderr
+
+
+def test_a_closed_arena_returns_its_memory_once_nobody_looks_at_it() -> None:
+    arena = Arena(MIB)
+    block = arena.take(64)
+    assert block is not None
+    view = arena.view(block)
+    mapping = arena._mapping
+    view[:] = 5
+    arena.close()
+    assert arena.take(64) is None and (view == 5).all()
+    del view
+    mapping.close()
+    assert mapping.closed
+    idle = Arena(MIB)
+    idle.close()
+    assert idle._mapping.closed

@@ -7,6 +7,8 @@ a signal handler that waits for the writers can never wait for a lock that its o
 
 import contextlib
 import mmap
+import platform
+import sys
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -14,6 +16,10 @@ import numpy as np
 
 _ALIGNMENT = 64
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
+# Pages count when they are used, not before: the kernel refuses to fork a process that has reserved more than the
+# machine's memory, and neighbouring mappings of several recorders are one to it. Python has the name from 3.13 on.
+_ON_KNOWN_LINUX = 0x4000 if (sys.platform, platform.machine()) in (("linux", "x86_64"), ("linux", "aarch64")) else 0
+_UNRESERVED = getattr(mmap, "MAP_NORESERVE", _ON_KNOWN_LINUX)
 
 
 class ArenaRange(NamedTuple):
@@ -29,7 +35,7 @@ class Arena:
     def __init__(self, capacity: int, warm_bytes: int = 0) -> None:
         self.capacity = -(-capacity // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
-            self._mapping = mmap.mmap(-1, self.capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._mapping = mmap.mmap(-1, self.capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNRESERVED)
         except OSError as error:
             reason = f"{error.strerror}: {self.capacity} bytes for a buffer; set buffer_bytes to less"
             raise OSError(error.errno, reason) from error
@@ -81,6 +87,13 @@ class Arena:
         """What could be taken if it were in one piece. Only for the thread that may take."""
         self._collect()
         return sum(hole.size for hole in self._free)
+
+    def close(self) -> None:
+        """Returns the memory, or leaves that to the last view of it. Only for the thread that may take."""
+        self.memory = self.memory[:0].copy()
+        self._free = []
+        with contextlib.suppress(BufferError):
+            self._mapping.close()
 
     def _collect(self) -> None:
         while not self._returned.empty():

@@ -110,6 +110,8 @@ class ProcessWriter:
                 self._devices.close()
                 with contextlib.suppress(OSError):
                     self._journal.close(release=has_turn)
+                if has_turn:
+                    self._arena.close()
         finally:
             if has_turn:
                 self._turn.release()
