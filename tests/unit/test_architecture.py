@@ -113,6 +113,19 @@ def test_nobody_imports_below_another_packages_public_list():
     assert not reaching
 
 
+def test_no_small_module_serves_one_other_module_only():
+    """What a package lists serves other packages, too; reports and the zoo's bugs are one module per subject."""
+    alone = []
+    for module, file in _modules().items():
+        importers = [other for other in _modules() if module in _imports(other)]
+        is_listed = any(_modules()[other].name == "__init__.py" for other in importers)
+        has_subject = module.startswith("rldbg.reports.") or module.endswith("_bugs")
+        is_small = len(file.read_text(encoding="utf-8").splitlines()) < 60 and file.name != "__init__.py"
+        if len(importers) == 1 and is_small and not is_listed and not has_subject:
+            alone.append(f"{module} is imported by {importers[0]} only")
+    assert not alone
+
+
 def test_nobody_imports_a_private_module_of_the_standard_library():
     private = []
     for module in _modules():

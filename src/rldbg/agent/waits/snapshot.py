@@ -10,14 +10,15 @@ from .blocking import wait_of
 from .connected import connected_processes, connection_to
 from .ended import ended_process, ended_processes, ended_threads, last_exception
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts
-from .file_locks import contested_file, file_lock_holders
 from .kernel import (
     POLLING,
     Facts,
     all_processes,
     children_of,
+    contested_file,
     ends_of,
     file_facts,
+    file_lock_holders,
     hidden_relatives,
     listener,
     other_end,

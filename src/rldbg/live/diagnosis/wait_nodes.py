@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rldbg.live.diagnosis.counterparts import lock_edges, own_server, servers_of
 from rldbg.live.diagnosis.entries import (
     all_entries,
     blocked_loops,
@@ -14,9 +15,7 @@ from rldbg.live.diagnosis.entries import (
     thread_id,
     thread_key,
 )
-from rldbg.live.diagnosis.lock_holders import lock_edges
 from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, why_lost, workers_keep_ending
-from rldbg.live.diagnosis.servers import own_server, servers_of
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, place_text
 

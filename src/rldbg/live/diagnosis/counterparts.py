@@ -1,0 +1,68 @@
+"""Whom somebody waits for: who holds the lock, who should answer at the other end of the connection."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rldbg.live.diagnosis.entries import all_entries, busy_loops, children_of, entry_id, front_of, process_id, thread_id
+from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
+from rldbg.live.diagnosis.wait_words import place_text
+
+
+def lock_edges(wait: WaitFacts, stack: WaitFacts, node: Node, stacks: Sequence[WaitFacts]) -> list[Edge]:
+    for choice in wait.get("choices") or []:
+        everywhere = stacks if choice["key"].startswith("shared:") else [stack]
+        found = [Edge(thread_id(stack, choice["owner"]), "holds it")] if choice.get("owner") else []
+        for holder, entry in ((each, entry) for each in everywhere for entry in all_entries(each)):
+            for held in entry.get("holds") or []:
+                if choice["key"] and held["key"] == choice["key"]:
+                    identity = entry_id(entry, holder)
+                    where = place_text(held)
+                    taken = f"holds it (as `{held['name']}`, in {where})"
+                    found = [Edge(identity, taken)] if choice.get("owner") else [*found, Edge(identity, taken)]
+        if found:
+            node.wait = {**node.wait, "name": choice["name"], "key": choice["key"]}
+            return found
+        if lost := _holder_at_fork(choice, stack, stacks):
+            node.wait = {**node.wait, "name": choice["name"], "lost": lost}
+    return []
+
+
+def _holder_at_fork(choice: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> str:
+    """A lock that a thread of the parent held while this process was forked: it has the same address there."""
+    for parent in stacks:
+        if stack.get("pid") not in children_of(parent):
+            continue
+        for entry in all_entries(parent):
+            if any(choice["key"] and held["key"] == choice["key"] for held in entry.get("holds") or []):
+                who = "the main thread" if entry.get("main") else f"thread {entry.get('thread') or entry.get('task')}"
+                return f"{who} of {parent['who']} held it when this process was forked: its copy is never released here"
+    return ""
+
+
+def own_server(wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
+    """Who answers a connection of a process to itself: who has its other end, or runs the event loop."""
+    base, ends = process_id(stack), {descriptor for _, descriptor in wait.get("sockets") or ()}
+    own = [each for each in known.values() if each.id[:2] == base and each is not node]
+    serving = [each for each in own if each.connections & ends or each.wait.get("descriptor") in ends]
+    answering = [Edge(each.id, "is at the other end") for each in serving]
+    return answering or [
+        Edge(each, "runs the event loop that should answer") for each in busy_loops(stack) if each != node.id
+    ]
+
+
+def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: WaitFacts) -> list[Id]:
+    """The thread or task of a process that has the other end of a connection at hand; where none is seen with it and
+    the main thread only accepts connections or runs an event loop, any that serves one; else its main thread."""
+    main, front = known.get((host, pid, "main")), (host, pid, front_of(pid, host, known))
+    if wait["kind"] not in ("socket", "stream") or main is None:
+        return [front]
+    ends = {descriptor for owner, descriptor in wait.get("sockets") or () if owner == pid}
+    others = [node for node in known.values() if node.id[:2] == (host, pid) and node is not main]
+    serving = [node for node in (*others, main) if node.connections & ends][:1]
+    if wait.get("rpc") is not None and not serving:
+        serving = [node for node in others if node.serves and not node.background]
+    if not serving and main.kind == "socket" and not (main.wait.get("file") or {}).get("peer"):
+        serving = [node for node in others if not node.background and "task" not in node.id][:1]
+    if not serving and main.kind in ("event_loop", "poll"):
+        serving = [node for node in others if node.serves and not node.background and node.waits]
+    return [node.id for node in serving] or [front]
