@@ -15,6 +15,7 @@ from rldbg.recording import Recording
 
 INTEGRITY = "integrity"
 _SHOWN_PER_CHECK = 5
+_FORMER_NAMES = {"only-drawn-tokens-trained": "only-sampled-tokens-trained"}  # accepted for one version
 
 
 @html_by("check")
@@ -107,6 +108,7 @@ def _select(only: Sequence[str]) -> list[Check]:
     if not only:
         return list(CHECKS)
     by_id = {item.id: item for item in CHECKS}
+    only = [_FORMER_NAMES.get(name, name) for name in only]
     for name in only:
         if name not in by_id and name != INTEGRITY:
             raise UsageError(f"unknown check: {name!r}", did_you_mean(name, by_id, "rldbg check --list"))

@@ -120,6 +120,11 @@ def test_unknown_checks_name_the_nearest(tmp_path):
     assert "replicas-agree" in caught.value.hint
 
 
+def test_the_former_name_of_a_check_is_accepted(tmp_path):
+    report = check(write(tmp_path, step_data(0), step_data(1)), only=["only-drawn-tokens-trained"])
+    assert report.passed == ("only-sampled-tokens-trained",)
+
+
 def test_large_advantages_are_no_fault_of_the_loss(tmp_path):
     data = step_data(1)
     data["advantages"] = (data["advantages"] * 1e5).astype(np.float32)
