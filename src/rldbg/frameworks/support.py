@@ -75,6 +75,7 @@ def support_of(framework: Framework) -> Support:
     launch = _launch(framework)
     hooks = [hook for each in lineage(framework) for hook in each.part("hooks") or ()]
     own = _layout_of(framework)
+    sent_by = (hook.function for hook in hooks if hook.phase == "sync" and not _is_collective(hook))
     tested = next(filter(None, (each.tested for each in lineage(framework))), "")
     return Support(
         framework,
@@ -84,7 +85,7 @@ def support_of(framework: Framework) -> Support:
         replay=framework.replay,
         layout=own.looks_for if own is not None else "",
         phases=", ".join(dict.fromkeys(hook.phase for hook in hooks if hook.phase)),
-        weights=", ".join(hook.function for hook in hooks if hook.phase == "sync" and not _is_collective(hook)),
+        weights=", ".join(dict.fromkeys(sent_by)),
         hooks=tuple(map(resolve, hooks)),
         knowledge=sum(map(_entries, lineage(framework))),
         tested=tested,

@@ -1,12 +1,14 @@
 """Frameworks: one row each, or one with its hooks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from rldbg.agent.profiling import Hook
 from rldbg.core import Finding
 from rldbg.frameworks import CAPABILITIES, HookState, Support
 from rldbg.reports.findings import to_terminal as findings_to_terminal
@@ -44,7 +46,7 @@ def framework_details(support: Support) -> RenderableType:
         facts.add_row(name, Text(getattr(support, name) or "-"))
     facts.add_row("known failures", str(support.knowledge))
     facts.add_row("hooks", _summary(support))
-    return Group(facts, *(line for state in support.hooks for line in _hook_lines(state)))
+    return Group(facts, *_hook_lines(support.hooks))
 
 
 def hooks_of_run(processes: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> RenderableType:
@@ -63,21 +65,32 @@ def hooks_of_run(processes: Sequence[Mapping[str, Any]], findings: Sequence[Find
     return Group(table, findings_to_terminal(findings))
 
 
-def _hook_lines(state: HookState) -> list[Text]:
-    """The hook with its state, and below it how that was found out."""
+def _hook_lines(hooks: Sequence[HookState]) -> Iterator[Text]:
+    """Each hook with its state and how that was found out; a reason that several share stands above them."""
+    for (state, reason), group in groupby(hooks, lambda each: (each.state, each.how if each.state != "found" else "")):
+        alike = list(group)
+        style = _STYLES.get(state, "dim")
+        if len(alike) > 1 and reason:
+            yield Text.assemble((state, style), f": {reason}")
+        for each in alike:
+            if len(alike) > 1 and reason:
+                yield Text.assemble("    ", _hook_text(each), (_versions(each.hook), "dim"))
+            else:
+                yield Text.assemble((state, style), "  ", _hook_text(each))
+                yield Text(f"    {each.how}{_versions(each.hook)}", "dim")
+
+
+def _hook_text(state: HookState) -> Text:
     hook = state.hook
     records = f"records {', '.join(hook.records)}" if hook.records else ""
     yields = ", ".join(filter(None, (hook.phase, f"step {hook.step}" if hook.step else "", records)))
-    style = _STYLES.get(state.state, "dim")
-    first = Text.assemble((state.state, style), f"  {hook.module}.{hook.function}  ", (yields, "bold"))
-    return [first, Text(f"    {_how(state)}", "dim")]
+    return Text.assemble(f"{hook.module}.{hook.function}  ", (yields, "bold"))
 
 
-def _how(state: HookState) -> str:
-    hook = state.hook
+def _versions(hook: Hook) -> str:
     facts = (("since", hook.since), ("gone in", hook.gone), ("last seen in", hook.seen))
     versions = ", ".join(f"{word} {version}" for word, version in facts if version)
-    return f"{state.how} ({versions})" if versions else state.how
+    return f" ({versions})" if versions else ""
 
 
 def _summary(support: Support) -> str:
