@@ -77,7 +77,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, cutoff: flo
 
 @contextmanager
 def explained_as(error: type[RldbgError], caught: type[Exception], message: str, hint: str) -> Iterator[None]:
-    """What the system or an import refuses, as an error of ours; where the system gives a reason, that follows."""
+    """Wrap an OSError or ImportError in an error of ours, followed by the system's reason if there is one."""
     try:
         yield
     except caught as raised:

@@ -1,9 +1,9 @@
-"""HTTP requests to servers, dashboards and services: one place for timeouts, tokens and what may be sent again; and
-where servers of ours listen.
+"""HTTP requests to servers, dashboards and services: one place for timeouts, tokens and retries, and for the sockets of
+our own servers.
 
-Proxies of the environment are not used: what rldbg talks to is on this machine or in its cluster, and a proxy that is
-set for the way out answers 503 for those addresses. Only GET requests are sent again, once, when the connection broke:
-a POST may have been served. The rollout's own client (inference/workflows/http_client.py) follows the same rules.
+Proxies of the environment are not used: rldbg talks to this machine or its cluster, and a proxy for outside traffic
+answers 503 for those addresses. Only GET requests are retried, once, when the connection breaks: a POST may have been
+served. The rollout's own client (inference/workflows/http_client.py) follows the same rules.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def bearer_header(token: str) -> dict[str, str]:
-    """The header that carries a token; none without one."""
+    """The authorization header; empty without a token."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

@@ -36,7 +36,7 @@ def ray_token(environment: Environment) -> str:
 
 
 def ray_access(address: str, environment: Environment) -> dict[str, str]:
-    """The variables that a client of this cluster needs beside those it has.
+    """The environment variables that a client of this cluster must set in addition.
 
     Raises UnreachableError when nobody answers there, PrerequisiteError when the cluster demands a token and would
     refuse the one there is.
@@ -47,7 +47,7 @@ def ray_access(address: str, environment: Environment) -> dict[str, str]:
         raise PrerequisiteError("RAY_AUTH_MODE=token, but no token was found", f"unset RAY_AUTH_MODE, or {TOKEN_HINT}")
     where = environment.text("RAY_ADDRESS") if address == "auto" else address
     if not where or where == "auto" or environment.flag("RAY_USE_TLS"):
-        # A cluster of this machine, or one behind TLS, may see the token whether it demands one or not.
+        # On this machine, or behind TLS, the token may be sent even if the cluster does not demand one.
         return {"RAY_AUTH_MODE": "token"} if token else {}
     if not demands_token(where):
         return {}
@@ -88,7 +88,8 @@ def demands_token(address: str, token: str = "", *, timeout_s: float = _ANSWER_S
 
 
 def dashboard_auth_mode(url: str, timeout_s: float = 2.0) -> str:
-    """What a dashboard answers anybody who asks: "token" or "disabled"; empty when it does not answer, or is older."""
+    """The dashboard's authentication mode, "token" or "disabled"; empty when it does not answer or is an older
+    version."""
     try:
         answer = http_request("GET", f"{url.rstrip('/')}/api/authentication_mode", timeout_s=timeout_s)
         mode = answer.json().get("authentication_mode") if answer.is_success else ""
@@ -123,7 +124,7 @@ def _join(address: str, arguments: dict[str, Any]) -> Any:
         ray.init(address=address, **arguments)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         if found := _FAILED_AT.search(str(error)):
-            # One that Ray found by itself has not been asked yet: its token may be what is wrong.
+            # A cluster that Ray found by itself was not checked above: its token may be wrong.
             ray_access(found[1], environment)
         raise _silent(address, next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
     return ray

@@ -1,6 +1,6 @@
 """Recipes: YAML composed through `defaults`, changed by overrides, with interpolations resolved.
 
-`defaults` is understood in the three dialects seen in the wild:
+`defaults` may have one of three forms:
 
 - a list of sibling names, with `_self_` where the file's own keys go (last when it is absent);
 - one relative path (`defaults: ../base.yaml`), or a list of paths; the file's own keys go last;

@@ -1,6 +1,6 @@
 """Secrets are removed here, and only here, before anything is written to disk or sent anywhere.
 
-A value is a secret by the name it is filed under (token, key, password ...) or by its shape (hf_..., sk-...).
+A value is a secret if its name says so (token, key, password ...) or its form does (hf_..., sk-...).
 """
 
 import re
@@ -47,7 +47,7 @@ _ASSIGNMENT = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a value filed under this name must not be written."""
+    """Whether a value of this name is a secret."""
     words = _CAMEL.sub("_", name).replace("-", "_").replace(".", "_").lower().strip("_")
     if _NOT_SECRET.search(words):
         return False

@@ -109,7 +109,7 @@ class Run:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides numbers, without importing any of it."""
+    """Versions of the packages that affect numerical results, read without importing them."""
     import importlib.metadata
 
     found = {"python": sys.version.split()[0], "rldbg": __version__}
@@ -158,7 +158,7 @@ def write_whole(file: Path, text: str, *, mode: int = 0o666) -> None:
             stream.write(text)
         temporary.replace(file)
     except OSError as error:
-        # A full disk does not say which file it was, and what was written of it takes up room.
+        # The error of a full disk does not name the file, and the partial file would take up space.
         temporary.unlink(missing_ok=True)
         error.filename = str(file)
         raise

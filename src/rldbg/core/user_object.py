@@ -18,7 +18,7 @@ from rldbg.core.errors import RldbgError, UsageError, did_you_mean
 
 
 def load_user_object(target: str, *, what: str) -> Any:
-    """The object that `target` names; `what` says in errors what it was to be ("workflow", "loss" ...).
+    """The object that `target` names; `what` is its role in error messages ("workflow", "loss" ...).
 
     What the user's module raises while it is imported is shown with its traceback.
     """
@@ -103,7 +103,7 @@ def _module_of_file(file: Path, what: str) -> ModuleType:
 
 
 class _Pdb(pdb.Pdb):
-    """pdb that knows whether its user left before the call came to its end."""
+    """A pdb that remembers whether the user quit before the call returned."""
 
     has_quit = False
 

@@ -1,7 +1,7 @@
-"""The end of a profiled run: waits until every profile is written, and says what is there and what is missing.
+"""The end of a profiled run: wait until every profile is written, and list the files and what is missing.
 
-`manifest.json` beside the profiles holds one entry per worker: worker, rank, node, steps, files with their sizes, the
-places where copies lie, and for what is missing the reason.
+`manifest.json` beside the profiles holds one entry per worker: worker, rank, node, steps, files with their sizes and
+copies, and the reason for each missing profile.
 """
 
 import json
@@ -99,7 +99,8 @@ def make_manifest(plan: Plan, processes: Iterable[dict[str, Any]]) -> Manifest:
 
 
 def places_by_node(manifest: Manifest) -> dict[str, list[str]]:
-    """Where the profiles of each node lie: in our folder, and where the documents look for them."""
+    """Where the profiles of each node are: in the run folder, and where Ray's and NeMo RL's documentation expects
+    them."""
     places: dict[str, list[str]] = {}
     for entry in manifest.profiles:
         found = places.setdefault(str(entry["node"]), [])

@@ -1,4 +1,4 @@
-"""Is the tool there, on every node that will run a worker, before anything starts."""
+"""Check, before anything starts, that the tool is installed on every node that will run a worker."""
 
 import importlib.util
 import json

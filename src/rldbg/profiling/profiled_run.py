@@ -43,8 +43,8 @@ def run_profiled(
     planned: Callable[[Plan], None],
     quiet_stdout: bool = False,
 ) -> Profiled:
-    """Runs the command with the workers that are meant under the tool; `planned` is told before it starts."""
-    # Nothing is made on disk for a request that is wrong or a tool that is not there.
+    """Run the command and profile the selected workers; `planned` is called before it starts."""
+    # Check first: an invalid request or a missing tool must leave nothing on disk.
     check_tool(make_plan(wanted, folder=Path(), run=Path()).tool)
     run = Run.create(name=f"profile-{launch.name}", path=run_folder)
     folder = output if output is not None else run.folder("profiles")
@@ -57,7 +57,7 @@ def run_profiled(
     armed = replace(
         launch,
         set_environment=(*launch.set_environment, (PLAN_VARIABLE, str(plan_file))),
-        # Pages of text: it goes along, but is not announced as a change.
+        # The plan is long: pass it on, but do not list it among the changes.
         environment={**without_own_profile(launch.environment), TEXT_VARIABLE: plan.to_text()},
     )
     outcome = run_armed(
@@ -74,7 +74,7 @@ def run_profiled(
 
 
 def without_own_profile(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what would make a framework open the capture range a second time."""
+    """Without the variables that would make a framework open the capture range a second time."""
     return {name: value for name, value in environment.items() if name not in OWN_VARIABLES}
 
 
@@ -86,9 +86,10 @@ def gather(
     wait_s: float,
     say: Callable[[str], None],
 ) -> Manifest:
-    """Waits for what is still being written, then writes the manifest. Ctrl-C ends the waiting, not the gathering."""
+    """Waits for what is still being written, then writes the manifest. Ctrl-C ends the wait only; profiles are still
+    collected."""
     with contextlib.suppress(RldbgError), BrokerClient(run) as client:
-        # Workers that outlive the command: they are asked for what they have.
+        # Ask workers that outlive the command to write their profiles.
         client.request("profile", action="finish", actor="", timeout_s=wait_s)
     try:
         wait_for_profiles(Path(plan.state_folder), limit_s=wait_s, say=say)

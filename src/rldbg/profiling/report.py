@@ -37,9 +37,8 @@ class PhaseRow:
 
 @dataclass(frozen=True, slots=True)
 class RoleRow:
-    """How much of a step a role's processes had nothing to do, and how much of that for the slowest among them.
-
-    Outside its phases a process is idle as far as it does not use the processor.
+    """The share of a step in which a role's processes are idle, and the part of it spent waiting for the slowest of
+    them. Outside its phases a process is idle while it uses no CPU.
     """
 
     role: str
@@ -262,7 +261,7 @@ def _tails(role: str, members: list[Track], bounds: dict[int, tuple[int, int]], 
 
 
 def advise(phases: Sequence[PhaseRow], roles: Sequence[RoleRow], tails: Sequence[Tail]) -> list[str]:
-    """What to try, worst first; nothing is said that the numbers do not show."""
+    """What to try, worst problem first; only what the numbers show."""
     said: list[tuple[float, str]] = []
     for role in roles:
         if role.processes > 1 and role.slowest_ratio >= _SLOW:

@@ -95,7 +95,7 @@ def _stages(result: Comparison) -> Table:
 
 
 def _noise(result: Comparison) -> Lines:
-    """How large rounding had become after each optimizer step, and what the next one was allowed for it."""
+    """The noise after each optimizer step, and what it allows in the next pass."""
     if not result.noise:
         return
     yield "noise after each optimizer step, and what it allows:"
@@ -116,7 +116,8 @@ def _noise(result: Comparison) -> Lines:
 
 
 def _structure(result: Comparison) -> Lines:
-    """What log probs differ by beside a clean repetition, and whether that is shaped like noise."""
+    """The differences of log probs compared with those of a clean repetition, and whether they have the structure of
+    noise."""
     for item in result.structures:
         yield (
             f"not shaped like noise: {item.quantity}: {item.shape} ({item.effect:.2g}); "
@@ -186,7 +187,7 @@ def _both(a: object, b: object) -> tuple[object, object]:
 
 
 def nearest_text(item: Explanation) -> str:
-    """A hypothesis that does not fit, for people: what it would say, and how far off it is."""
+    """A hypothesis that does not fit: what it states, and how far off it is."""
     left = f"{item.residual:.2g} left where rounding allows {item.noise:.2g}"
     if item.noise == 0:
         left = f"does not hold for {item.residual:.0f} of the samples that differ"

@@ -98,7 +98,7 @@ def records_to_json(layout: str, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def record_to_terminal(record: Record) -> RenderableType:
-    """The fields of one record: what they are and how their values lie."""
+    """The fields of one record: type, shape and statistics of their values."""
     title = Text.assemble((str(record.key), "bold"))
     about = [f"{len(record.samples)} samples"] if record.samples else []
     about += [f"role {record.role}"] if record.role else []
@@ -189,7 +189,7 @@ def _is_empty(value: object) -> bool:
 
 
 def verification_to_terminal(title: str, records: int, findings: Sequence[Finding], is_fine: bool) -> RenderableType:
-    """The worst first; of findings with one id only so many, because a lost disk makes thousands."""
+    """The worst first; the number per id is limited, because a lost disk causes thousands."""
     parts: list[RenderableType] = []
     if is_fine:
         count = "1 record, complete" if records == 1 else f"{records:,} records, all complete"

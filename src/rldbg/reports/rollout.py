@@ -41,7 +41,7 @@ def _faults(report: RolloutReport) -> Iterator[str]:
 
 
 def results(report: RolloutReport) -> Iterator[str]:
-    """What was made, and where it is."""
+    """The files that were written."""
     yield summary(report)
     if report.batch:
         yield f"batch: {report.batch}   (rldbg check {report.batch})"

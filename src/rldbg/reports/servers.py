@@ -32,7 +32,7 @@ def crash_notes(servers: Sequence[Server], states: Sequence[Sequence[str]]) -> I
 
 
 def stopped_lines(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[RenderableType]:
-    """What each process of the servers that were stopped has said at its end."""
+    """The final report of each process of the stopped servers."""
     for name, parts in reports.items():
         yield f"{name} is down"
         yield from (f"  {part['summary']}" for part in parts)

@@ -29,7 +29,8 @@ def _details(item: Property) -> str:
 
 
 def _tokens(rendered: RenderedConversation) -> Text:
-    """The conversation's own line breaks are kept; each token is shown in one of two shades, so that cuts are seen."""
+    """The conversation's own line breaks are kept; each token is shown in one of two shades, so that token boundaries
+    are visible."""
     text = Text()
     for number, (token, trained) in enumerate(zip(rendered.texts, rendered.trained, strict=True)):
         style = "green" if trained else "dim"

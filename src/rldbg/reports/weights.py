@@ -1,4 +1,4 @@
-"""The rules between names of tensors, and what they make of two sets of names."""
+"""The rules that match tensor names, and the matches between two sets of names."""
 
 from collections.abc import Iterator, Sequence
 

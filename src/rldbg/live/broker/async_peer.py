@@ -1,7 +1,7 @@
 """One authenticated connection of an agent or a client: requests and events both ways, on the broker's event loop.
 
-Invariant: a peer that does not read costs the broker a bounded amount of memory and nobody else anything. Its next
-requests are read once the answers to earlier ones have left; when too many events are queued for it, it is cut off.
+Invariant: a peer that does not read costs the broker a bounded amount of memory and does not affect other peers. Its
+next requests are read only after earlier answers were sent; when too many events are queued for it, it is disconnected.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Stream:
         self._writer = writer
         self._decoder = Decoder(limit_bytes)
         self._ready: list[Message] = []
-        # The last word before this side closes the connection.
+        # Sent last, before this side closes the connection.
         self.farewell: Message | None = None
 
     def trust(self) -> None:
@@ -78,8 +78,8 @@ class Stream:
         self._writer.write(encode(message))
 
     async def drain(self) -> None:
-        """Until most of what was sent has left."""
-        # What breaks the connection meanwhile is noticed by its reader.
+        """Wait until most of the queued data was sent."""
+        # A connection that breaks meanwhile is noticed by its reader.
         with contextlib.suppress(OSError):
             await self._writer.drain()
 
@@ -163,7 +163,7 @@ class AsyncPeer:
             self._waiting.pop(number, None)
 
     def say_farewell(self) -> None:
-        """Nobody waits for an answer: this side is about to end."""
+        """Send without waiting for an answer: this side is about to end."""
         self._stream.send({"type": "request", "id": 0, "op": "farewell"})
 
     def tell(self, event: str, body: Message) -> None:

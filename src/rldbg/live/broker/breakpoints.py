@@ -66,15 +66,16 @@ class BreakTable:
         self._files = files
         self._breaks: dict[int, Break] = {}
         self._last = 0
-        # What each process calls the files it was given breakpoints in: they must be sent again to be cleared.
+        # The paths, as each process knows them, of files with breakpoints: clearing them means sending these paths
+        # again.
         self._paths: dict[int, dict[str, str]] = {}
         self._file: Path | None = None
         self._owner = 0
-        # Grows with every change, so that who configured a process can tell whether that is still the latest.
+        # Incremented with every change, so that a caller can tell whether what it configured is still current.
         self.revision = 0
 
     def keep_in(self, file: Path, *, owner: int) -> None:
-        """Writes all breakpoints there from now on, and takes up those of a broker of the same owner that died."""
+        """Writes all breakpoints to this file from now on, and restores those of a killed broker of the same owner."""
         self._file, self._owner = file, owner
         try:
             body = json.loads(file.read_text(encoding="utf-8"))
@@ -85,11 +86,11 @@ class BreakTable:
                 made.hits.update(each["hits"])
                 made.spent.update(each.get("spent") or ())
         except (OSError, ValueError, KeyError, TypeError, UsageError):
-            # None were kept, or not by us.
+            # No file, or not one of ours.
             return
 
     def forget_file(self) -> None:
-        """The broker ends because it was told to: the next one begins without breakpoints."""
+        """The broker was told to end: the next one starts without breakpoints."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
@@ -144,7 +145,7 @@ class BreakTable:
         return bool(self.meant_for(process))
 
     async def configure(self, session: DebugSession, process: Process) -> None:
-        """Makes the process's breakpoints what the table says they are."""
+        """Sends the breakpoints of this table to the process."""
         meant = self.meant_for(process)
         paths = self._paths.setdefault(process.number, {})
         for file in {each.file for each in meant if each.file} - set(paths):
@@ -175,7 +176,7 @@ class BreakTable:
         return [_line(each) for each in self.meant_for(process) if each.file and paths.get(each.file) == path]
 
     def note_output(self, process: Process, text: str) -> bool:
-        """True when it is pydevd's complaint about a condition, which says the same at every hit."""
+        """True for pydevd's error about a condition, which it repeats at every hit."""
         if not text.startswith(_FAILED_CONDITION):
             return False
         condition = text.removeprefix(_FAILED_CONDITION).partition("\n")[0].strip()
@@ -186,7 +187,7 @@ class BreakTable:
         return True
 
     def is_looking(self, process: Process) -> bool:
-        """Whether a file that is meant for it was not there when it was last asked: it may be loaded by now."""
+        """Whether a file with breakpoints was not loaded in it when it was last asked: it may be loaded by now."""
         paths = self._paths.get(process.number, {})
         return any(each.file and each.file not in paths for each in self.meant_for(process))
 
@@ -201,9 +202,8 @@ class BreakTable:
         return self._breaks[number]
 
     def note_stop(self, process: Process, *, is_taken_over: bool = False) -> bool:
-        """Counts a stop for the breakpoint it belongs to; True when one of them has done its service there.
-
-        A stop that was taken over may have been counted by the broker that died: what has done its service was."""
+        """Counts a stop for its breakpoint; True when a breakpoint with `once` is used up there. A stop taken over from
+        a killed broker may have been counted by it already."""
         stop = process.stop
         if stop is None:
             return False
@@ -248,7 +248,7 @@ class LogPoints:
 
 
 def _identity(process: Process) -> str:
-    """What every broker of the run knows a process by."""
+    """The key of a process, the same for every broker of the run."""
     return f"{process.facts.get('host')}:{process.facts.get('pid')}"
 
 

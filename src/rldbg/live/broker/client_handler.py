@@ -1,4 +1,5 @@
-"""What a client may ask the broker. One handler per connection; it knows which processes its client is attached to."""
+"""The requests that a client may send to the broker. One handler per connection; it knows which processes its client is
+attached to."""
 
 import asyncio
 import time
@@ -20,7 +21,7 @@ _STEPS = frozenset({"next", "stepIn", "stepOut", "continue", "goto"})
 
 
 class ClientHandler:
-    """Answers the requests of one client; `leave` undoes what only its presence held."""
+    """Answers the requests of one client; `leave` releases what was held only for this client."""
 
     def __init__(self, state: BrokerState, name: str) -> None:
         self._state = state
@@ -52,12 +53,12 @@ class ClientHandler:
         if operation is None:
             raise UsageError(f"unknown request: {op!r}", "use the rldbg version that started the broker")
         if op in _CHOOSING:
-            # Who a process is may have changed since it was last asked: a Ray worker got an actor, a child its RANK.
+            # The identity of a process may have changed: a Ray worker got an actor, a child its RANK.
             await self._state.refresh(timeout_s=_REFRESH_S)
         return await operation(body)
 
     async def leave(self) -> None:
-        """The client is gone, politely or not: what is stopped stays stopped, what runs gets its speed back."""
+        """The client has disconnected: stopped processes stay stopped; tracing ends in running ones."""
         for process in list(self._attached):
             await self._let_go(process)
 
@@ -111,7 +112,7 @@ class ClientHandler:
         return {"stacks": stacks}
 
     async def _profile(self, body: Message) -> Message:
-        """Hands a request about profiling to agents: those chosen, or everybody; what each answered."""
+        """Forwards a profiling request to the selected agents, or to all, and returns their answers."""
         everyone = [process for process in self._state.processes if process.agent is not None]
         chosen = self._chosen(body) if body.get("who") else everyone
 
@@ -243,7 +244,7 @@ class ClientHandler:
         return self._shown(changed)
 
     def _shown(self, each: Break) -> Message:
-        """Without pooled workers that have nothing to do: it is set there too, and nobody has heard of them."""
+        """Without idle pooled workers: the breakpoint is set there too, but users do not know them."""
         facts = each.to_dict()
         idle = {process.who for process in self._state.processes if process.facts.get("idle")}
         return facts | {"set_in": {who: ok for who, ok in facts["set_in"].items() if who not in idle}}
@@ -253,7 +254,7 @@ class ClientHandler:
         await asyncio.gather(*(self._state.sessions.apply_breaks(process) for process in alive))
 
     async def _ending(self, body: Message) -> Message:
-        """The run was asked to end, by a signal that not all of its hosts may have got."""
+        """The run was asked to end, by a signal that may not have reached all of its hosts."""
         held = self._state.holds.run_is_to_end(str(body.get("signal")))
         return await self._each(held, lambda process: self._state.sessions.resume(process, "continue"))
 
@@ -263,8 +264,7 @@ class ClientHandler:
 
 
 def _is_of_interest(process: Process) -> bool:
-    """Not pooled workers with nothing to do, nor helpers that have ended as they should, nor forks that became another
-    program as soon as they were there."""
+    """Without idle pooled workers, helpers that ended normally, and forks that immediately executed another program."""
     if process.facts.get("idle"):
         return False
     if process.helps is not None and process.crash is None and process.ended_at is not None:

@@ -47,11 +47,11 @@ _KNOWN = (
 )
 HANDSHAKE_S = 120.0
 _REQUEST_S = 30.0
-# An expression may take its time; the text of a value that is there should not.
+# Evaluating an expression may take long; formatting an existing value should not.
 _SHOWING_S = 5.0
 _INTERRUPTS = 8
 _SEQ_LIMIT = 1 << 52
-# `ray.get` looks for signals once a second.
+# `ray.get` checks for signals once per second.
 _MAIN_S = 2.0
 
 
@@ -69,9 +69,9 @@ class Stop:
     notes: list[str] = field(default_factory=list)
     frame_id: int | None = None
     counted: bool = False
-    # Whether the broker before this one has seen it: its breakpoint has counted it.
+    # Whether the previous broker has seen it, so that its breakpoint has counted it.
     is_taken_over: bool = False
-    # The debug session in which an announced stop will come; None until its agent has said so.
+    # The debug session in which an announced stop will arrive; None until the agent reports it.
     session: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,17 +107,17 @@ class DebugSession:
         self.interrupt: Callable[[bool], Awaitable[None]] | None = None
         self.prepare_stop: Callable[[DebugSession, Stop, list[Message]], Awaitable[None]] | None = None
         self.translation: Translation | None = None
-        # `stop` is what others may know: complete, with its place; `_halt` is there from the first moment on.
+        # `stop` is public and complete, with its location; `_halt` is set as soon as the process stops.
         self.stop: Stop | None = None
         self._halt: Stop | None = None
         self.stops = 0
         self.ended = asyncio.Event()
-        # Whether a step is under way: whoever asked for it may leave, and its end is still a stop.
+        # Whether a step is running: its end is a stop even if the client that requested it has left.
         self.is_stepping = False
-        # Whether it is to stop at a line that it has not reached yet.
+        # Whether a pause was requested and no line of Python was reached since.
         self.is_pausing = False
         self._is_resuming = False
-        # Not set between a resume and the debuggee's word that it went.
+        # Cleared between a resume request and the debuggee's confirmation.
         self._went = asyncio.Event()
         self._went.set()
         self._stopped_threads: set[int] = set()
@@ -143,11 +143,12 @@ class DebugSession:
 
     @property
     def is_halting(self) -> bool:
-        """Whether a thread stands, even if it is not yet known where, or may stand again: a resume can be refused."""
+        """Whether a thread is stopped, even if its location is not known yet, or may be stopped again because a resume
+        was refused."""
         return self._halt is not None or self._is_resuming
 
     async def attach(self, configure: Callable[["DebugSession"], Any], **arguments: Any) -> None:
-        """The sequence every debuggee accepts; `configure` sends the breakpoints at its proper moment."""
+        """The handshake that every debuggee accepts; `configure` is called when breakpoints may be sent."""
         about = {"clientID": "rldbg", "adapterID": "debugpy", "pathFormat": "path"}
         positions = {"linesStartAt1": True, "columnsStartAt1": True, "supportsVariableType": True}
         async with asyncio.timeout(HANDSHAKE_S):
@@ -164,8 +165,8 @@ class DebugSession:
                 attached.cancel()
 
     def take_over(self, state: Message) -> None:
-        """Begins where a broker that was killed left this session; before anything is read from it."""
-        # Answers to that broker's requests may still come: ours are numbered from elsewhere on.
+        """Continues a session of a killed broker; call it before reading any message."""
+        # Answers to that broker's requests may still arrive: use other request numbers.
         self._seq = time.time_ns() % _SEQ_LIMIT
         for event in state.get("stopped") or []:
             self._halted(event.get("body") or {}, is_taken_over=True)
@@ -175,7 +176,7 @@ class DebugSession:
     async def set_exception_filters(self, filters: list[str]) -> None:
         """Stops at exceptions, but at raised ones only where they pass through the user's own code.
 
-        pydevd takes over from the attach request, at the moment the filters are set, whether libraries count.
+        pydevd reads from the attach request, when the filters are set, whether library code counts.
         """
         narrow = "raised" in filters and self._initialized.is_set()
         if narrow:
@@ -201,7 +202,7 @@ class DebugSession:
     async def forward_untranslated(
         self, command: str, arguments: Mapping[str, Any], timeout_s: float = _REQUEST_S
     ) -> Message:
-        """To the debuggee itself, whatever stands in front of it."""
+        """Sends to the debuggee itself, bypassing any adapter in front of it."""
         self._permit(command, arguments)
         if command == "pause":
             await self._until_gone(timeout_s)
@@ -214,7 +215,7 @@ class DebugSession:
         message = {"seq": seq, "type": "request", "command": command, "arguments": dict(arguments)}
         if command in _RESUMING:
             self._begin_resume(command, waiting)
-        # Not when whoever asked has left: that a resume was refused must be heard all the same.
+        # Not cancelled with the request: a refused resume must be noticed even if the client has left.
         waiting.add_done_callback(lambda answered: self._no_longer_waiting(seq, answered))
         self._stream.send(message)
         return await self._answer(waiting, command, timeout_s)
@@ -222,16 +223,16 @@ class DebugSession:
     def _no_longer_waiting(self, seq: int, answered: asyncio.Future[Message]) -> None:
         self._waiting.pop(seq, None)
         if not answered.cancelled():
-            # Seen here: nobody may be left to see it.
+            # Retrieved here, because the client may have left.
             answered.exception()
 
     def _begin_resume(self, command: str, waiting: asyncio.Future[Message]) -> None:
-        """From now on it counts as running; when the debuggee refuses, it stands where it stood."""
+        """Mark it as running; if the debuggee refuses, the old stop is restored."""
         before = (self.stop, self._halt, self.translation, set(self._stopped_threads))
         self._resumed()
         self._is_resuming, self.is_stepping = True, command != "continue"
         self._went.clear()
-        # Before any later message is read: the next stop may come right behind the answer.
+        # Before reading any later message: the next stop may follow the answer immediately.
         waiting.add_done_callback(lambda answered: self._resume_was_answered(answered, before))
 
     def _resume_was_answered(
@@ -243,11 +244,11 @@ class DebugSession:
             self._went.set()
             self.stop, self._halt, self.translation, self._stopped_threads = before
             self.is_stepping = False
-        # Also when it agreed: somebody may wait for this to be decided, to pause it again.
+        # Also on success: another request may be waiting for the result, to pause it again.
         self._on_change()
 
     async def _until_gone(self, timeout_s: float) -> None:
-        """A pause that arrives before a step has begun is undone by it, although the debuggee has agreed to both."""
+        """A pause that arrives before a step has begun is lost, although the debuggee confirms both."""
         try:
             await asyncio.wait_for(self._went.wait(), timeout_s)
         except TimeoutError:
@@ -257,14 +258,15 @@ class DebugSession:
             ) from None
 
     async def _answer(self, waiting: asyncio.Future[Message], command: str, timeout_s: float) -> Message:
-        """Waits; what the process is still busy with is then interrupted, or it would answer nothing ever after."""
+        """Waits for the answer; on timeout the evaluation is interrupted, because the process would not answer anything
+        else."""
         begin = time.monotonic()
         interrupt = self.interrupt if command in _FRAME_BOUND else None
         await asyncio.wait({waiting}, timeout=timeout_s if interrupt is None else min(_SHOWING_S, timeout_s))
         left = _INTERRUPTS
         while interrupt is not None and left and not waiting.done():
             showing_only = time.monotonic() - begin < timeout_s
-            # Once for each value that does not end.
+            # Once per value whose repr does not return.
             await interrupt(showing_only)
             left -= not showing_only
             await asyncio.wait({waiting}, timeout=1.0)
@@ -318,7 +320,7 @@ class DebugSession:
         self._went.set()
         thread = int(body.get("threadId", 0))
         self._stopped_threads.add(thread)
-        # At once: whoever releases sessions in the next moment must see that a thread stands here.
+        # Set immediately, so that a concurrent release of sessions sees the stopped thread.
         self._halt = stop = Stop(thread_id=thread, reason=str(body.get("reason", "")), is_taken_over=is_taken_over)
         if body.get("text"):
             stop.notes.append(str(body["text"]))
@@ -328,7 +330,7 @@ class DebugSession:
         locating.add_done_callback(self._locating.discard)
 
     async def _locate(self, stop: Stop) -> None:
-        """Asks where the stop is, so that `rldbg ps` can say it without disturbing anybody."""
+        """Looks up the location of the stop once, so that `rldbg ps` can show it without asking the process."""
         try:
             await self._describe(stop)
         except Exception as error:  # noqa: BLE001 - a stop whose place is unknown is still a stop and must be shown
@@ -355,7 +357,7 @@ class DebugSession:
         return frames
 
     async def _prefer_main_thread(self, stop: Stop, names: dict[int, str]) -> None:
-        """A pause stops all threads and reports the first, often a library's; whoever pauses means the main one."""
+        """A pause stops all threads and reports the first, often a library's; the user means the main thread."""
         main = next((ident for ident, name in names.items() if name == "MainThread"), stop.thread_id)
         if main == stop.thread_id:
             return
@@ -400,7 +402,7 @@ class DebugSession:
 
 
 def fill_stop(stop: Stop, frames: list[Message]) -> None:
-    """The user's innermost frame: what a debugger or this tool put on top of it is skipped."""
+    """The user's innermost frame; frames of a debugger or of this tool above it are skipped."""
     for frame in frames:
         path = str((frame.get("source") or {}).get("path", ""))
         if not any(part in path for part in NOT_THE_USERS):

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 PrepareStop = Callable[[DebugSession, Stop, list[Message]], Awaitable[None]]
 _OPEN_S = 120.0
 _STOP_S = 10.0
-# A thread that executes Python has reached its next line by then.
+# A thread that executes Python reaches its next line within this time.
 _PYTHON_S = 0.2
 
 
@@ -38,11 +38,11 @@ class DebugSessions:
 
     async def of(self, process: Process) -> DebugSession:
         """The process's session, opened if need be. Raises UnreachableError."""
-        # One at a time: a debuggee takes one debugger, and a second would wait for an answer that never comes.
+        # One at a time: a debuggee accepts one debugger; a second one would wait forever.
         async with process.opening:
-            # One that has just ended is still there for a moment.
+            # A session that has just ended may still be listed.
             await process.wait_until(lambda: process.session is None or not process.session.ended.is_set(), _OPEN_S)
-            # An agent that declared a stop is opening the session by itself.
+            # An agent that announced a stop opens the session by itself.
             comes_by_itself = process.agent is not None and process.declared is not None
             if process.session is None and process.open_session is not None and not comes_by_itself:
                 process.failure = ""
@@ -57,8 +57,8 @@ class DebugSessions:
         return process.session
 
     async def settled(self, process: Process) -> DebugSession:
-        """The process's session, after an announced stop has come. One session may end and the next begin meanwhile:
-        the stop is waited for in whichever it comes."""
+        """The process's session, after an announced stop has come. One session may end and another begin meanwhile; the
+        stop may arrive in either."""
         session = await self.of(process)
         await process.wait_until(
             lambda: process.declared is None or process.is_standing or not process.is_alive, _OPEN_S
@@ -97,20 +97,20 @@ class DebugSessions:
             process.session = session
             process.touch()
             if self.breaks.revision != configured:
-                # Breakpoints that were changed before anybody could be told of this session.
+                # Breakpoints may have changed before this session was registered.
                 self.spawn(self.apply_breaks(process))
             await reading
         except (RldbgError, TimeoutError) as error:
             process.failure = str(error) or "the debuggee did not finish the handshake"
         finally:
             session.close()
-            # Whatever ended it, the process must not keep a session that is over.
+            # However it ended, the process must not keep a closed session.
             await asyncio.wait({reading})
             if process.session is session:
                 process.session = before if before is not None and not before.ended.is_set() else None
             process.over.add(number)
             if process.declared is not None and process.declared.session == number:
-                # It was to come here; one announced since then belongs to the next session.
+                # This stop was expected here; one announced later belongs to the next session.
                 process.declared = None
             process.touch()
 
@@ -143,13 +143,13 @@ class DebugSessions:
                 await self.breaks.configure(process.session, process)
             elif self.breaks.concerns(process):
                 await self.of(process)
-                # They may have been cleared while it was opening.
+                # The breakpoints may have been cleared while it was opening.
                 await self.release(process)
         except (RldbgError, TimeoutError) as error:
             _log.info("breakpoints of %s: %s", process.who, error)
 
     async def pause(self, process: Process, wait_s: float = _STOP_S) -> None:
-        """Stops a running process at its next line of Python; when none comes in time, as soon as one does."""
+        """Stops a running process at its next line of Python; on timeout the pause stays pending."""
         try:
             with process.in_use():
                 await self._stop(process, wait_s)
@@ -181,7 +181,7 @@ class DebugSessions:
             )
 
     async def resume(self, process: Process, how: str, **arguments: Any) -> None:
-        """Lets a stopped process go on, by `continue` or one kind of step."""
+        """Resumes a stopped process, by `continue` or a step."""
         session = await self.settled(process) if process.stop is not None else None
         stop = session.stop if session is not None else None
         if session is None or stop is None:
@@ -191,24 +191,23 @@ class DebugSessions:
             await self.release(process)
 
     async def cancel_pause(self, process: Process) -> None:
-        """Of a process that has not reached a line of Python since it was to be paused."""
+        """Cancels the pause of a process that has not reached a line of Python since."""
         if process.session is not None:
             process.session.is_pausing = False
             await self.release(process)
 
     async def release(self, process: Process) -> None:
-        """Ends a session that nobody needs any more, so that the process runs at its own speed again.
-
-        Once begun it goes to its end, even if the client leaves for whom it is done: the next one would be given a
-        session that is about to end.
+        """Ends a session that is no longer needed, so that the process runs at full speed again. Once started it is
+        completed even if the requesting client leaves; otherwise the next client would get a session that is about to
+        end.
         """
         await asyncio.shield(self.spawn(self._release(process)))
 
     async def _release(self, process: Process) -> None:
         if process.opening.locked():
-            # Somebody is about to need it, or is releasing it already.
+            # Another request is about to use it, or is releasing it already.
             return
-        # Until it is gone nobody may be given it.
+        # No client may get it until it is closed.
         async with process.opening:
             session = process.session
             needed = process.users or process.declared or process.attached or self.breaks.concerns(process)
@@ -218,15 +217,15 @@ class DebugSessions:
                 await process.wait_until(lambda: process.session is not session, _OPEN_S)
 
     async def release_once_open(self, process: Process) -> None:
-        """For somebody who left while the session was being opened."""
+        """Releases the session for a client that left while it was being opened."""
         with contextlib.suppress(RldbgError):
             await self.of(process)
             await self.release(process)
 
     async def _close(self, process: Process, session: DebugSession) -> bool:
-        """Whether the session is ending; an agent refuses while a stop is on its way to it."""
+        """Whether the session is ending; the agent refuses while a stop is about to arrive."""
         if process.agent is None:
-            # Some sessions end by themselves when their process goes on.
+            # Some sessions end by themselves when their process resumes.
             with contextlib.suppress(UnreachableError):
                 await session.request("disconnect", {})
             session.close()
@@ -252,14 +251,14 @@ class DebugSessions:
 
 
 async def _call_main_thread(process: Process) -> None:
-    """Out of a wait that looks for signals, `ray.get` or a sleep; where there is no agent, nothing can."""
+    """Interrupts a wait that checks for signals, such as `ray.get` or a sleep; needs an agent."""
     if process.agent is not None:
         with contextlib.suppress(WireError, TimeoutError):
             await process.agent.request("call_main", {}, timeout_s=5.0)
 
 
 async def _interrupt(process: Process, *, showing_only: bool) -> None:
-    """Ends what the process is evaluating, or only the text of a value; where there is no agent, nothing can."""
+    """Interrupts an evaluation, or only the repr of its value; needs an agent."""
     if process.agent is None:
         return
     with contextlib.suppress(WireError, TimeoutError):

@@ -1,7 +1,8 @@
 """An editor's debug session on top of one the broker already holds.
 
 To the editor this is an ordinary debug adapter: it may initialise, attach, configure and disconnect as it likes. Only
-what steers or looks is passed on; leaving never resumes or ends the process, because the session is the broker's.
+requests that inspect or step are passed on; disconnecting never resumes or ends the process, because the session is the
+broker's.
 """
 
 import asyncio
@@ -124,7 +125,7 @@ class EditorBridge:
         return path
 
     def _after(self, command: str, session: DebugSession) -> None:
-        """What an adapter would tell an editor at this point."""
+        """The events that an editor expects at this point."""
         if command in ("attach", "launch"):
             self._event("initialized", {})
         if command == "configurationDone" and session.stop is not None:
@@ -141,7 +142,7 @@ class EditorBridge:
         return {**arguments, "breakpoints": theirs + ours}
 
     async def _leave(self, process: Process, session: DebugSession) -> None:
-        """Takes the editor's breakpoints back; whatever is stopped stays stopped."""
+        """Removes the editor's breakpoints; stopped processes stay stopped."""
         try:
             for path in self._lines:
                 await session.request("setBreakpoints", self._with_ours({"source": {"path": path}}, process))

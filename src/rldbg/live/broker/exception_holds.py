@@ -1,4 +1,4 @@
-"""How long processes may be held at exceptions: whether a caller handles one is not known while it is held.
+"""How long processes are held at exceptions. While one is held, it is not known whether its caller would handle it.
 
 An exception that ends its process is held; of those in tasks and threads the first of each kind (type and raising
 line). All holds of a run together have one budget of wall-clock time.
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from rldbg.agent import Message
 from rldbg.live.broker.processes import Process, ProcessTable
 
-# Between the decision and the moment at which the process says that it waits.
+# Between the decision to hold a process and its report that it waits.
 _ANNOUNCED_S = 30.0
-# What fails so soon after a run was asked to end fails because of that; a program may also have gone on.
+# An exception so soon after the run was asked to end is a consequence of that; later the program may have continued.
 _ENDING_S = 60.0
 
 
@@ -29,9 +29,8 @@ class ExceptionHolds:
         self._ending = ("", 0.0)
 
     def decide(self, process: Process) -> Message:
-        """`hold_s` when the process is to wait, `held` when it is to let others wait, else `reason`.
-
-        What was decided is also said with the crash: Ray may pass on nothing that a worker prints.
+        """`hold_s` if the process shall wait, `held` if it shall wait for other held processes, else `reason`. The
+        decision is also reported with the crash, because Ray may not forward what a worker prints.
         """
         crash = process.crash or {}
         decision = self._decide(process, crash)
@@ -69,7 +68,7 @@ class ExceptionHolds:
         self._held.add(process)
 
     async def take_over(self, process: Process) -> None:
-        """The hold of a broker that was killed goes on, with what is left of the time."""
+        """Continues a hold of a killed broker with the remaining time."""
         crash = process.crash or {}
         left_s, budget_s = float(crash["held_again_s"]), float(crash["wait_s"])
         self._spent_s = max(self._spent_s, budget_s - left_s)
@@ -80,7 +79,7 @@ class ExceptionHolds:
         await self.follow(process)
 
     def run_is_to_end(self, signal: str) -> list[Process]:
-        """Whom nobody has to wait for any more: those held, except where somebody looks."""
+        """Processes whose hold ends: those held without an attached client."""
         self._ending = (signal, time.monotonic())
         return [process for process in self._held if not process.attached]
 
@@ -89,7 +88,7 @@ class ExceptionHolds:
         return self._spent_s + (time.monotonic() - self._since if self._held else 0.0)
 
     async def follow(self, process: Process) -> None:
-        """From the decision until the hold of the process is over."""
+        """The time from the decision until the hold is over."""
         await process.wait_until(lambda: _is_at_exception(process) or not process.is_alive, _ANNOUNCED_S)
         await process.wait_until(lambda: not _is_at_exception(process), None)
         self._spent_s = self.spent_s
@@ -98,8 +97,8 @@ class ExceptionHolds:
         process.touch()
 
     async def ended(self, whose: Sequence[str] = ()) -> Message:
-        """When no process is held any more. Those of `whose` may be about to tell this broker that they are: they
-        were held by one that was killed."""
+        """Waits until no process is held. Those in `whose` were held by a killed broker and may not have reported to
+        this one yet."""
         deadline = time.monotonic() + _ANNOUNCED_S
         while not self._held and self._may_come(whose) and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
@@ -114,7 +113,7 @@ class ExceptionHolds:
         return any(who not in known or (known[who].is_alive and known[who].crash is None) for who in whose)
 
     def _is_handed_on(self, crash: Message) -> bool:
-        """Whether Ray brought the error from a process in which it was held: that was its stop."""
+        """Whether Ray forwarded the error from a process where it was already held."""
         origins = crash.get("origins") or []
         held = [each for each in self._processes if each.crash and each.crash.get("held")]
         # Processes of two nodes may have the same id.

@@ -1,7 +1,5 @@
-"""Files that the broker keeps for whoever comes later: breakpoints, messages of log points, stacks at a crash.
-
-A file that cannot be written, because the disk is full or the folder is gone, costs that file and nothing else: the
-debug sessions go on, and `rldbg ps` and `rldbg run` say which file it is until it can be written again.
+"""Files that outlive the broker: breakpoints, messages of log points, stacks at a crash. If a file cannot be written,
+debug sessions continue, and `rldbg ps` and `rldbg run` report the file until it can be written again.
 """
 
 import logging
@@ -13,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeptFiles:
-    """`problems` has one sentence per file that could not be written when that was last tried."""
+    """`problems` has one sentence per file whose last write failed."""
 
     def __init__(self) -> None:
         self._problems: dict[Path | str, str] = {}

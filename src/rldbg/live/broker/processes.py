@@ -1,4 +1,4 @@
-"""Every process of the run that an agent spoke for, or that Ray says is paused: who it is and what it is doing."""
+"""Every process of the run with an agent, or that Ray reports as paused: its identity and state."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ class Process:
     over: set[int] = field(default_factory=set)
     asked_at: float = 0.0
     attached: Counter[str] = field(default_factory=Counter)
-    # How many are about to use its session; it may not be released under their feet.
+    # How many requests are about to use its session; it must not be released meanwhile.
     users: int = 0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,7 +54,7 @@ class Process:
 
     @property
     def is_standing(self) -> bool:
-        """Whether it is stopped in a session, and can be looked at there."""
+        """Whether it is stopped in a debug session and can be inspected."""
         return self.session is not None and self.session.stop is not None
 
     @property
@@ -67,7 +67,7 @@ class Process:
 
     @property
     def is_pausing(self) -> bool:
-        """Whether it was told to stop and has not come to a line of Python since."""
+        """Whether a pause is pending: no line of Python was reached since it was requested."""
         return self.session is not None and self.session.is_pausing
 
     @property
@@ -92,13 +92,13 @@ class Process:
         )
 
     def touch(self) -> None:
-        """Wakes whoever waits for this process to change."""
+        """Wakes everything that waits for this process to change."""
         self.changed.set()
         self.changed = asyncio.Event()
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """For somebody who is about to stop the process or to attach to it: nobody releases its session meanwhile."""
+        """Keeps the session from being released while a request is about to stop the process or attach to it."""
         self.users += 1
         try:
             yield
@@ -181,7 +181,7 @@ class ProcessTable:
         return iter(sorted(self._processes.values(), key=Process.order))
 
     def find(self, host: str, pid: int) -> Process | None:
-        """The latest process with this id there; ids come back, so the living wins."""
+        """The latest process with this id on that host; process ids are reused, so a live one wins."""
         matches = [p for p in self if p.facts.get("host") == host and p.facts.get("pid") == pid]
         return max(matches, key=lambda p: (p.is_alive, p.number), default=None)
 

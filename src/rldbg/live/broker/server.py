@@ -1,8 +1,7 @@
-"""The broker of a run: agents dial in and are remembered, debug sessions are held, clients come and go.
-
-Invariants: no message is taken from anybody who has not proved the run's token; no client, agent or debuggee can end
-the broker or another's session by dying, lying or sending garbage; a process is stopped only while its session lives,
-and a session outlives a broker that is killed: its agent hands it to the next one.
+"""The broker of a run: it accepts agents and clients and holds the debug sessions. Invariants: no message is accepted
+before the peer has proved the run's token; no client, agent or debuggee can end the broker or another session by dying
+or sending invalid data; a process is stopped only while its session lives, and a session outlives a broker that is
+killed: its agent hands it to the next one.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ class Broker:
         """One connection, from its first byte to its last."""
         stream = Stream(reader, writer, STRANGER_LIMIT_BYTES)
         if len(self._strangers) >= _STRANGERS:
-            # Who knows the token shows it in milliseconds: those who have been silent longest make room.
+            # Legitimate peers prove the token within milliseconds: drop the connections that have been silent longest.
             self._strangers.pop(0).close()
         self._strangers.append(stream)
         try:
@@ -59,7 +58,7 @@ class Broker:
             if stream in self._strangers:
                 self._strangers.remove(stream)
         serve = {"agent": self._serve_agent, "debug": self._serve_debuggee, "editor": self._serve_editor}
-        # Cancelled only when the broker ends, and then there is nothing left to say.
+        # Cancelled only when the broker ends; nothing more to send.
         with contextlib.suppress(asyncio.CancelledError):
             await serve.get(kind, self._serve_client)(stream, about)
         self.last_contact = time.monotonic()
@@ -110,7 +109,7 @@ class Broker:
             if body.get("stop") == process.stops_seen:
                 process.declared = None
         elif event == "debug_closed":
-            # Said on another connection than the session's own: by now the next one may be there.
+            # This arrives on another connection than the session's own: the next session may have begun.
             session = process.session
             if session is not None and session.number == int(body.get("session") or 0):
                 session.close()
@@ -134,9 +133,9 @@ class Broker:
         return decision
 
     async def _stopping(self, process: Process, body: Message) -> Message:
-        """An agent is about to halt its process: first make everybody patient, then let it."""
+        """An agent is about to stop its process: raise the timeouts of all ranks first."""
         self.state.learn(process, dict(body.get("identity") or process.facts))
-        # A broker that takes a session over is told again what the one before it knew.
+        # A broker that takes a session over gets the state that the previous one had.
         process.stop_count += int(body.get("stop") or 0) != process.stops_seen
         process.stops_seen = int(body.get("stop") or 0)
         process.failure = ""
@@ -158,7 +157,7 @@ class Broker:
         return {"who": process.who, "notes": notes}
 
     async def _hold_others(self, stopping: Process) -> list[str]:
-        """Raises the collective timeouts everywhere and names what stays impatient."""
+        """Raises the collective timeouts of all processes, and returns the timers that cannot be raised."""
         agents = [process for process in self.state.processes if process.agent is not None]
         answers = await asyncio.gather(*(_hold(process) for process in agents))
         notes = []
@@ -173,7 +172,7 @@ class Broker:
 
     async def _continue_after(self, process: Process, stop: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        # Nobody is thrown out of a prompt.
+        # Never while a client is attached.
         await process.wait_until(lambda: not process.attached or process.stop is None, None)
         if process.stops_seen == stop and process.stop is not None and process.is_alive:
             await self.state.sessions.resume(process, "continue")

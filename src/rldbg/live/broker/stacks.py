@@ -1,4 +1,4 @@
-"""Where one process is: its agent's word first, py-spy where the interpreter cannot answer or C frames are wanted."""
+"""The stacks of one process: from its agent, or from py-spy if the interpreter cannot answer or C frames are wanted."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from rldbg.live.broker.kept_files import KeptFiles
 from rldbg.live.broker.processes import Process, ProcessTable
 
 _PATIENCE_S = 3.0
-# Finding out what everything waits for takes longer, above all where many are asked at once.
+# Analysing waits takes longer, especially when many processes are asked at once.
 _WAITS_S = 8.0
 _SEEN = ("threads", "tasks", "ended", "children", "raised", "suspended", "distributed", "forked")
 _PY_SPY_S = 15.0
@@ -111,7 +111,7 @@ async def py_spy_dump(pid: int, options: list[str]) -> list[Message] | str:
     except TimeoutError:
         return f"py-spy did not finish within {_PY_SPY_S:g} s"
     finally:
-        if child.returncode is None:  # also when whoever asked has left
+        if child.returncode is None:  # also when the client has left
             child.kill()
     if child.returncode:
         words = complaint.decode("utf-8", "replace").strip().splitlines()

@@ -15,7 +15,7 @@ from rldbg.live.broker.processes import Process, ProcessTable
 
 _log = logging.getLogger(__name__)
 _FRESH_S = 0.5
-# Of processes that say themselves when they get another name.
+# For processes that report a new identity by themselves.
 _SETTLED_S = 10.0
 
 
@@ -48,7 +48,7 @@ class BrokerState:
         self.widen: Callable[[str], Awaitable[None]] = _listen_nowhere_else
 
     def learn(self, process: Process, facts: dict[str, Any]) -> None:
-        """Takes over what a process says about itself, and what that means for breakpoints."""
+        """Updates the identity of a process, and the breakpoints that apply to it."""
         if facts == process.facts:
             return
         process.facts = facts
@@ -57,7 +57,7 @@ class BrokerState:
             self.sessions.spawn(self.sessions.apply_breaks(process))
 
     async def refresh(self, timeout_s: float) -> None:
-        """Asks everybody who they are now; an agent that is busy in C code keeps the name it had."""
+        """Asks all agents for their identity; an agent that is busy in C code keeps its old name."""
         if self.external is not None:
             await self.external.refresh()
         await asyncio.gather(*(self._ask_identity(process, timeout_s) for process in self.processes))
@@ -89,7 +89,7 @@ class BrokerState:
             await asyncio.gather(*(self.sessions.apply_breaks(process) for process in waiting))
 
     def farewell(self) -> None:
-        """Closes all connections after a last word: agents and debuggees resume, and wait for no other broker."""
+        """Closes all connections after a farewell: agents and debuggees resume, and do not wait for another broker."""
         for process in self.processes:
             if process.agent is not None:
                 process.agent.say_farewell()
