@@ -1,7 +1,7 @@
 """Changes the arguments of the training program as it starts, when `rldbg run` asks for it (RLDBG_ARM_ARGUMENTS).
 
 The start-up hook calls `arm_this_process` in every Python process of an armed run, before the program's first line.
-What is to change was worked out by the dry run and is plain data, one rule for each training command:
+The changes were determined by the dry run and are plain data, one rule per training command:
 
     {"rules": [{"kind": "module", "name": "my_rl.main", "arguments": [digests], "dialect": "hydra",
                 "edits": [{"key": "trainer.total_epochs", "value": "1"},
@@ -26,7 +26,7 @@ from .arming import merged_runtime_env
 
 ARGUMENTS_VARIABLE = "RLDBG_ARM_ARGUMENTS"
 _CLOSING = "/'\""
-"""What may stand behind a name's last letter: its suffix goes before."""
+"""Characters that may follow a name; the suffix goes before them."""
 _TAKES_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 _RUNTIME_ENV_OPTIONS = ("--runtime-env-json", "--runtime-env")
 
@@ -79,7 +79,7 @@ def choose_rule(
 
 
 def digest(word: str) -> str:
-    """An argument without its text: rules travel through places that others can read, and arguments may be secrets."""
+    """A digest of an argument: others may be able to read the rules, and arguments may be secrets."""
     return blake2b(word.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
 
 
@@ -92,7 +92,7 @@ def _same_program(kind: str, expected: str, name: str) -> bool:
     if one.is_absolute() and other.is_absolute() and one.exists() and other.exists():
         return one.resolve() == other.resolve()
     shorter, longer = sorted((one.parts, other.parts), key=len)
-    # A console script (`rl`) or a relative path is found again under the folder it was installed or copied to.
+    # A console script (`rl`) or a relative path may have been installed or copied to another folder.
     return longer[len(longer) - len(shorter) :] == shorter
 
 

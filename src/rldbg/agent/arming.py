@@ -38,7 +38,7 @@ _HANDED_DOWN = (
 
 @dataclass(frozen=True)
 class Arming:
-    """What the processes of an armed run do beyond being reachable."""
+    """Options of an armed run for its processes."""
 
     post_mortem_wait_s: float = 0.0
     ray_breakpoints: bool = False
@@ -79,7 +79,7 @@ def armed_environment(
 
 
 def disarmed(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process of ours, which nobody debugs even when it is started from inside an armed run."""
+    """The environment for rldbg's own processes, which are not debugged even if started from an armed run."""
     clean = {name: value for name, value in environment.items() if name not in ("RLDBG_RUN", "PYTHONPATH")}
     others = _other_entries(environment.get("PYTHONPATH", ""))
     return clean | ({"PYTHONPATH": os.pathsep.join(others)} if others else {})

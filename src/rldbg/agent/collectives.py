@@ -1,4 +1,4 @@
-"""What torch.distributed is doing in this process, and how to keep it patient while somebody looks at a rank."""
+"""What torch.distributed is doing in this process, and how to raise its timeouts while a rank is stopped."""
 
 import os
 import re
@@ -68,7 +68,7 @@ def _group_name(group: Any) -> str:
 
 
 def watchdogs() -> list[str]:
-    """Timers that no process-group timeout reaches and that are still live in this process."""
+    """Active timers in this process that raising process-group timeouts does not affect."""
     found = []
     if "torch" in sys.modules and os.environ.get("TORCH_NCCL_ENABLE_MONITORING", "1") != "0" and _uses_nccl():
         limit = os.environ.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "480")
@@ -106,14 +106,14 @@ def flight_record() -> bytes | None:
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):
         dump = getattr(binding, name, None)
         if dump is not None:
-            # Stack traces of the recorder are symbolised on the spot, which takes seconds; we have better ones.
+            # Symbolising the recorder's stack traces takes seconds, and the agent has better stacks.
             data = dump(includeCollectives=True, includeStackTraces=False)
             return data if isinstance(data, bytes) and data else None
     return None
 
 
 def patient_groups(module: ModuleType, timeout_s: float) -> None:
-    """Makes process groups that are created later patient from birth: no rank can be caught in an old timeout."""
+    """Raises the timeout of process groups when they are created, so that no rank waits with the old timeout."""
     original = module._new_process_group_helper
 
     def create(*args: Any, **kwargs: Any) -> Any:

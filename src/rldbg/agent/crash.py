@@ -1,4 +1,4 @@
-"""What is left of an exception when the process is gone: chain, frames, source, locals, rank, step.
+"""Crash files: what is recorded of an exception: chain, frames, source, locals, rank, step.
 
 RUN/crashes/<time>-<role>[-<rank>]-<pid>-<n>.json, visible only when complete, written before anybody waits:
 
@@ -53,7 +53,7 @@ def crash_record(
 
 
 def is_second_hand(error: BaseException) -> bool:
-    """Whether a launcher only reports that the process it had started failed: there is nothing to look at in it."""
+    """Whether a launcher only reports that a process it started has failed: there is nothing to inspect in it."""
     launches = any(word in sys.argv[0] for word in ("torchrun", "accelerate", "deepspeed", "torch/distributed"))
     return type(error).__name__ == "ChildFailedError" or (launches and type(error).__name__ == "CalledProcessError")
 
@@ -135,7 +135,7 @@ def _locals(values: dict[str, Any], redact: Redact | None) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A bounded copy of nested data in which everything that is not plain stands as its description."""
+    """A bounded copy of nested data in which objects that are not plain are replaced by their description."""
     if type(value) is dict and depth < 5:
         return {str(key): _plain(item, depth + 1) for key, item in list(value.items())[:1000]}
     if type(value) in _CONTAINERS and depth < 5:
@@ -144,7 +144,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 class _Described(str):
-    """Text that stands for an object and is shown without quotes."""
+    """Text that represents an object and is shown without quotes."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -157,7 +157,7 @@ def source_around(file: str, line: int, module_globals: dict[str, Any] | None = 
 
 
 def _step(last: TracebackType | None) -> int | None:
-    """The training step, as far as the frames know it: the innermost variable that is called one."""
+    """The training step: the value of the innermost local variable with such a name."""
     for frame, _ in reversed(list(traceback.walk_tb(last))):
         for place in (frame.f_locals, getattr(frame.f_locals.get("self"), "__dict__", {})):
             for name in _STEP_NAMES:

@@ -1,4 +1,4 @@
-"""pydevd on demand: nothing is imported, traced or opened until somebody wants to stop this process.
+"""pydevd on demand: nothing is imported, traced or opened until this process is to be stopped.
 
 `open` connects pydevd to the broker, `suspension` halts the calling thread in a frame, `close` leaves the process as
 fast as it was before. All three may be called again and again, from any thread. Sessions are numbered: what is said
@@ -93,14 +93,14 @@ class Debugger:
             return number
 
     def suspension(self, frame: FrameType, facts: Message) -> Callable[[], None]:
-        """What halts the calling thread when it next executes a line of `frame`, or where it is when there is none;
-        `facts` is what the broker was told of this stop, and the next one may have to be told."""
+        """A callable that stops the calling thread at its next line in `frame`, or immediately without one; `facts`
+        describes the stop to this broker, and to the next one if necessary."""
         if self._relay is not None:
             self._relay.stops.announce(facts)
 
         def suspend_at(target: FrameType) -> None:
             if _pydevd_instance() is None:
-                # Without a session pydevd would look for one on a port of its own choice.
+                # Without a session pydevd would try to connect to a port of its own choice.
                 raise NoDebugger("the debug session ended before the stop")
             with _hooks_kept():
                 sys.modules["pydevd"].settrace(
@@ -113,7 +113,8 @@ class Debugger:
         return lambda: suspend_at(frame)
 
     def _leave_no_trace(self) -> None:
-        """A thread that stood inside pydevd's settrace is traced again on its way out, when the session may be over."""
+        """A thread that was stopped inside pydevd's settrace is traced again when it returns, even if the session is
+        over."""
         with self.lock:
             if self._relay is None:
                 with _hooks_kept():
@@ -138,7 +139,7 @@ class Debugger:
         self._ended(relay.number)
 
     def _sweep(self) -> None:
-        """On a busy host a thread leaves pydevd long after the session has ended, and traces itself on its way out."""
+        """On a busy host a thread may leave pydevd long after the session has ended, and enable its tracing again."""
         for delay_s in _SWEEPS_S:
             time.sleep(delay_s)
             with self.lock:
@@ -160,7 +161,8 @@ class Debugger:
             pydevd.stoptrace()
 
     def _lost(self, relay: Relay) -> None:
-        """A relay ended: the broker closed the session, or was killed and none took it over. Nobody may stay halted."""
+        """A relay ended: the broker closed the session, or was killed and no other took over. No thread may stay
+        stopped."""
         if self._relay is not relay:
             return
         debugger = _pydevd_instance()
@@ -172,9 +174,9 @@ class Debugger:
 
 def load_debugpy(fallback: str) -> Any:
     """The process's own debugpy, else the one that came with rldbg, loaded by path so that sys.path stays as it is."""
-    # pydevd warns about frozen modules in every process unless told not to; ours is not the place to complain.
+    # pydevd warns about frozen modules in every process unless told not to; we suppress the warning.
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    # When variables take long to show, pydevd would let the other threads run: looking must not set anything going.
+    # If variables take long to show, pydevd resumes the other threads: inspecting must not resume anything.
     os.environ.setdefault("PYDEVD_UNBLOCK_THREADS_ON_VARIABLES_TIMEOUT", "-1")
     path_before = list(sys.path)
     try:
@@ -217,7 +219,7 @@ def _hooks_kept() -> Iterator[None]:
 
 
 def _forget_orders() -> None:
-    """Threads keep orders of pydevd when a session ends with its broker: a stop or step that nobody asks for now."""
+    """When a session ends with its broker, threads keep pending stops and steps of pydevd; clear them."""
     lifecycle = sys.modules.get("_pydevd_bundle.pydevd_thread_lifecycle")
     if lifecycle is None:
         return

@@ -8,11 +8,11 @@ one decoder serves agents, clients and debug sessions alike. A connection begins
     peer   -> broker  {"type": "proof", "proof": "...", "about": {...}}
     broker -> peer    {"type": "welcome", "about": {...}}
 
-Each side proves that it knows the token without sending it: an agent that finds a stranger on a dead broker's port
-tells it nothing and takes no orders. `{"type": "refused", "reason": "..."}` may take the place of either answer.
-Afterwards both sides may send `request` (id, op, body), `response` (id, ok, body) and `event` (event, body);
-a `debug` connection carries plain debug adapter messages instead, and `{"type": "farewell"}` when the broker ends it:
-one that ends without a word has lost its broker, and the next one takes the session over.
+Each side proves that it knows the token without sending it: an agent that reaches another program on a dead broker's
+port reveals nothing and accepts no requests. `{"type": "refused", "reason": "..."}` may take the place of either
+answer. Afterwards both sides may send `request` (id, op, body), `response` (id, ok, body) and `event` (event, body); a
+`debug` connection carries plain debug adapter messages instead, and `{"type": "farewell"}` when the broker ends it: a
+connection that ends without it has lost its broker, and the next broker takes the session over.
 """
 
 import hmac
@@ -38,7 +38,7 @@ class Refused(WireError):
 
 
 class Silent(WireError):
-    """The other side took the connection and said nothing in time: it may be stopped or busy."""
+    """The other side accepted the connection and did not answer in time: it may be stopped or busy."""
 
 
 class RequestFailed(WireError):

@@ -1,6 +1,6 @@
-"""The one place of the agent in which a thread may be seen standing: where a breakpoint() is the last thing its
-function does, no later line of that function exists to stop at, and the stop happens here, with the function below.
-A main thread that waits in `ray.get`, a sleep or a lock executes no line either: a signal makes it come here.
+"""The only place in the agent's code where a thread may be stopped: if breakpoint() is the last statement of its
+function, there is no later line to stop at, so the stop happens here, with that function as the caller. A main thread
+that waits in `ray.get`, a sleep or a lock executes no line either: a signal handler brings it here.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-# Ignored by default, and sent by nobody unless a socket asks for it.
+# Ignored by default, and not sent unless a socket asks for it.
 _SIGNAL = signal.SIGURG
 
 
@@ -45,7 +45,7 @@ def can_be_called_here() -> bool:
 
 
 def call_here() -> bool:
-    """Makes the main thread execute a line of this file, also out of a wait in C that looks for signals."""
+    """Makes the main thread execute a line of this file, also during a wait in C that checks for signals."""
     ident = threading.main_thread().ident
     if ident is None or signal.getsignal(_SIGNAL) is not _on_signal:
         return False

@@ -1,4 +1,4 @@
-"""Where the agent is plugged into the interpreter. Whatever was plugged in before still runs."""
+"""The agent's hooks in the interpreter. Hooks that were installed before still run."""
 
 import atexit
 import functools
@@ -55,7 +55,7 @@ def start(settings: Settings | None = None) -> Agent | None:
 
 
 def stop_without_a_run(frame: FrameType, **chosen: Any) -> None:
-    """`rldbg.breakpoint` in a process that belongs to no run: chosen alike, then what breakpoint() does there."""
+    """`rldbg.breakpoint` in a process without a run: the same selection, then the usual breakpoint()."""
     choice: BreakpointConditions | None = getattr(sys, "_rldbg_choice", None)
     if choice is None:
         choice = BreakpointConditions()
@@ -156,7 +156,7 @@ def _watch_nodes(agent: Agent) -> None:
 
 
 def _watched(agent: Agent, settings: Settings, uncaught: UncaughtExceptions) -> dict[str, Callable[[ModuleType], None]]:
-    """Modules of others that need a word from us when the program imports them."""
+    """Third-party modules that are patched when the program imports them."""
 
     def ray_post_mortem(module: ModuleType) -> None:
         def post_mortem() -> None:
@@ -176,7 +176,7 @@ def _watched(agent: Agent, settings: Settings, uncaught: UncaughtExceptions) -> 
         watched["ray.util.debugpy"] = _say_what_ray_opens
     else:
         if is_ray_worker():
-            # Ray asks for post-mortem in each task that fails only where this is set, and asks whoever stands there.
+            # Ray calls its post-mortem function for a failed task only if this is set.
             os.environ["RAY_DEBUG_POST_MORTEM"] = "1"
         watched["ray.util.rpdb"] = ray_post_mortem
 

@@ -1,5 +1,5 @@
-"""Who this process is: role, rank, coordinates, host. Determined again each time, because a Ray worker becomes somebody
-only when an actor moves in, and a rank exists only after torch.distributed was initialised.
+"""Who this process is: role, rank, coordinates, host. Determined again each time, because a Ray worker gets its
+identity only with an actor, and a rank exists only after torch.distributed was initialised.
 
 Nothing is imported here that the process has not imported itself.
 """
@@ -50,8 +50,8 @@ def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, An
 
 
 def _is_settled() -> bool:
-    """Whether nothing here is about to give this process another name. What would is told when it is imported or
-    initialised, so that hundreds of processes need not be asked each time somebody lists them."""
+    """Whether the identity of this process is final. Otherwise changes are reported when they happen, so that hundreds
+    of processes need not be asked on every `rldbg ps`."""
     named = (getattr(sys, "argv", None) or [""])[0] not in ("", "-c", "-m")
     return named and "ray._private.worker" not in sys.modules and not is_ray_worker() and _has_ranks_if_any()
 

@@ -19,11 +19,11 @@ from .remote_hosts import ask_to_be_reached
 from .settings import BrokerAddress, Settings, say
 from .stacks import mark_as_ours
 
-# A broker that was killed is there again within two seconds; later nobody is waiting.
+# A killed broker is restarted within two seconds; dial less often after that.
 _RETRY_S = (*[0.1] * 50, *[0.5] * 20, 1.0, 2.0, 5.0, 10.0)
 # The first attempt ends sooner, except on another host than the broker's.
 _FIRST_S = 15.0
-# A broker that takes the connection and says nothing is stopped or starved, not dead: whoever stops waits for it.
+# A broker that accepts the connection and does not answer is suspended or starved, not dead: a stop waits for it.
 SILENCE_S = 3600.0
 _LOOK_S = 0.05
 REDIAL_S = 0.1
@@ -34,7 +34,7 @@ class NoBroker(Exception):
 
 
 class LostBroker(NoBroker):
-    """The connection ended; the next broker can be asked once it is there."""
+    """The connection ended; ask again when the next broker is connected."""
 
 
 class Link:
@@ -79,7 +79,7 @@ class Link:
             self._thread.join(timeout=5.0)
 
     def abandon(self) -> None:
-        """In a forked child: lets go of the parent's sockets without a word on them."""
+        """In a forked child: closes the parent's sockets without sending anything."""
         for sock in (self._wake_read, self._wake_write, self._peer.connection.sock if self._peer else None):
             if sock is not None:
                 sock.close()
@@ -101,7 +101,7 @@ class Link:
         return True
 
     def why_none(self, lost_at: float) -> str:
-        """Why no broker will follow the one that was lost at that time; empty while one may."""
+        """Why no broker will replace the one lost at that time; empty while one may."""
         if self._said_farewell:
             return "the run was told to end"
         if not self._connected.is_set() and self._owner_pid and not _is_there(self._owner_pid):
@@ -110,12 +110,12 @@ class Link:
         return f"no other broker connected within {wait_s:g} s" if time.monotonic() > lost_at + wait_s else ""
 
     def farewell(self) -> None:
-        """The broker ends because it was told to: nobody waits for another."""
+        """The broker was told to end: do not wait for another."""
         self._said_farewell = True
 
     @property
     def refusal(self) -> str:
-        """Why the broker would not have us; empty when it never said no."""
+        """Why the broker refused this process; empty if it did not."""
         return self._refusal
 
     def request(self, op: str, body: Message, timeout_s: float) -> Message:
@@ -131,7 +131,7 @@ class Link:
             raise LostBroker(str(error)) from error
 
     def insist(self, op: str, body: Message, timeout_s: float) -> Message:
-        """Asks the broker and waits; one that is killed before it answers is not the last."""
+        """Asks the broker and waits; if it is killed before it answers, asks the next one."""
         while True:
             peer = self._peer
             try:
@@ -209,7 +209,7 @@ class Link:
         return True
 
     def _serve(self, peer: Peer) -> None:
-        """Until the connection ends or a fork is near."""
+        """Serves until the connection ends or a fork is about to happen."""
         try:
             peer.serve(wake=self._wake_read)
             self._wake_read.recv(64)

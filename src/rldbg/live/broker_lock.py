@@ -1,6 +1,6 @@
 """RUN/broker.lock: held by the broker of a run as long as its process exists, also while it is stopped or busy.
 
-So there is one broker per run, and whether it lives is known without an answer from it.
+So there is at most one broker per run, and whether it is alive is known without asking it.
 """
 
 import contextlib

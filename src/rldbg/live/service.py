@@ -42,20 +42,20 @@ class ServiceOptions:
 
 
 def serve(options: ServiceOptions) -> None:
-    """Runs a broker in this process until it is told to stop, or nobody can need it any more."""
+    """Runs a broker in this process until it is told to stop or is no longer needed."""
     os.umask(0o077)
     (options.run / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
     logging.basicConfig(
         filename=options.run / "logs" / "broker.log", level=logging.INFO, format="%(asctime)s %(message)s"
     )
-    # Terminals and schedulers hang up on whole sessions; paused ranks must not be let go by that.
+    # Terminals and schedulers send SIGHUP to whole sessions; that must not resume paused ranks.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with broker_lock(options.run):
             asyncio.run(_serve(options))
     except TakenError:
-        # Somebody else has started one at the same moment.
+        # Another process has started one at the same moment.
         return
 
 
@@ -73,7 +73,7 @@ async def _serve(options: ServiceOptions) -> None:
     servers = [await asyncio.start_server(broker.accept, options.host, options.port, backlog=1024)]
     loop = asyncio.get_running_loop()
     if not options.owner_pid:
-        # A run that owns its broker starts another: `pkill python` in its script must not let stopped ranks go.
+        # `rldbg run` restarts its broker: `pkill python` in its script must not resume stopped ranks.
         loop.add_signal_handler(signal.SIGTERM, state.stopping.set)
     file = options.run / FILE
     port = servers[0].sockets[0].getsockname()[1]
@@ -118,7 +118,8 @@ async def _serve(options: ServiceOptions) -> None:
 
 
 async def _end_when_unneeded(broker: Broker, options: ServiceOptions) -> None:
-    """Ends with the process that owns the run, once its agents are gone; without an owner, after a long silence."""
+    """Ends with the process that owns the run, once its agents have disconnected; without an owner, after a long idle
+    time."""
     owner = _process(options.owner_pid)
     while True:
         await asyncio.sleep(1.0)
@@ -132,7 +133,7 @@ async def _end_when_unneeded(broker: Broker, options: ServiceOptions) -> None:
 
 
 def _process(pid: int) -> psutil.Process | None:
-    """The process itself: another one may get its number later."""
+    """The process with its start time: process ids are reused."""
     try:
         return psutil.Process(pid) if pid else None
     except psutil.NoSuchProcess:

@@ -99,8 +99,7 @@ def make_manifest(plan: Plan, processes: Iterable[dict[str, Any]]) -> Manifest:
 
 
 def places_by_node(manifest: Manifest) -> dict[str, list[str]]:
-    """Where the profiles of each node are: in the run folder, and where Ray's and NeMo RL's documentation expects
-    them."""
+    """Where the profiles of each node are: in the run folder, and in Ray's and the job's log folders."""
     places: dict[str, list[str]] = {}
     for entry in manifest.profiles:
         found = places.setdefault(str(entry["node"]), [])

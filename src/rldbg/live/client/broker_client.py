@@ -23,7 +23,7 @@ from rldbg.agent import (
 from rldbg.core import ExitCode, IncompleteDataError, PrerequisiteError, RldbgError, UnreachableError, UsageError
 from rldbg.live.broker_lock import is_held
 
-# A broker looks twice per second whether it is asked to listen elsewhere.
+# A broker checks twice per second whether it should listen on another address.
 _WIDENING_S = 5.0
 _ERRORS: dict[str, type[RldbgError]] = {
     kind.kind: kind for kind in (UsageError, PrerequisiteError, IncompleteDataError, UnreachableError)
@@ -61,7 +61,7 @@ def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
 
 
 def _address(run: Path) -> BrokerAddress:
-    """Of the broker; one that listens on another host's loopback is asked to listen where this host reaches it."""
+    """The broker's address. A broker on another host's loopback is asked to listen where this host can reach it."""
     deadline = time.monotonic() + _WIDENING_S
     while True:
         address = BrokerAddress.read(run)
@@ -113,7 +113,7 @@ class BrokerClient:
         self._peer.close()
 
     def request(self, op: str, timeout_s: float = 60.0, **body: Any) -> Any:
-        """The broker's answer; its errors are raised as what they were there."""
+        """The broker's answer; its errors are raised as the same exception types."""
         try:
             return self._peer.request(op, body, timeout_s)
         except RequestFailed as error:

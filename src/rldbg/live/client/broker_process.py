@@ -1,4 +1,4 @@
-"""The broker process of a run: is it there, start it, stop it."""
+"""The broker process of a run: check, start and stop it."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ _DYING_S = 2.0
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether the run has a broker: its process counts, not how soon it answers."""
+    """Whether the run has a broker process, even if it does not answer."""
     return is_held(folder) and BrokerAddress.read(folder) is not None
 
 
@@ -37,7 +37,7 @@ def start_broker(
     folder = run.path.resolve()
     deadline = time.monotonic() + _DYING_S
     while is_held(folder) and (there := BrokerAddress.read(folder)) is not None:
-        # On another host than this one it cannot be reached, and is there all the same.
+        # A broker on another host may be unreachable from here, but it exists.
         if there.is_out_of_reach(os.uname().nodename) or _is_there(there) or time.monotonic() > deadline:
             return there
         time.sleep(0.02)
@@ -46,7 +46,7 @@ def start_broker(
     while True:
         try:
             with broker_lock(folder), contextlib.suppress(FileNotFoundError):
-                # Of a broker that is dead: whoever holds the lock may say so.
+                # The file of a dead broker; only the holder of the lock may remove it.
                 (folder / "broker.json").unlink()
             break
         except TakenError:
@@ -76,7 +76,7 @@ def _last_line(log: Path) -> str:
 
 
 def _is_there(address: BrokerAddress) -> bool:
-    """False for a broker that was killed a moment ago and still holds its lock; a silent one is there."""
+    """False for a broker that was just killed and still holds its lock; True for one that does not answer."""
     try:
         dial((address.host, address.port), kind="client", token=address.token, about={}, timeout_s=1.0).close()
     except (Silent, TimeoutError):
@@ -87,7 +87,8 @@ def _is_there(address: BrokerAddress) -> bool:
 
 
 def _address(folder: Path, process: "subprocess.Popen[bytes] | None") -> BrokerAddress | None:
-    """Once it is there: of the broker that `process` becomes, or of one that was faster; None when that has ended."""
+    """The address, once a broker runs: the one started as `process`, or another that was faster; None if it has
+    ended."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         if (address := BrokerAddress.read(folder)) is not None:

@@ -22,7 +22,7 @@ _LOOK_EVERY_S = 2.0
 
 
 class EditorPort:
-    """Listens for editors of this user until closed, or until the process at which they look has ended."""
+    """Listens for editors of this user until closed, or until the debugged process has ended."""
 
     def __init__(self, run: Path, who: str, port: int = 0, *, socket_path: Path | None = None) -> None:
         self._run = run

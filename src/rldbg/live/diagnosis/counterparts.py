@@ -1,4 +1,4 @@
-"""Whom somebody waits for: who holds the lock, who should answer at the other end of the connection."""
+"""The other side of a wait: the holder of a lock, or who should answer at the other end of a connection."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,8 +51,8 @@ def own_server(wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id,
 
 
 def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: WaitFacts) -> list[Id]:
-    """The thread or task of a process that has the other end of a connection at hand; where none is seen with it and
-    the main thread only accepts connections or runs an event loop, any that serves one; else its main thread."""
+    """The thread or task of a process whose frames hold the other end of a connection; if none does and the main thread
+    only accepts connections or runs an event loop, any that serves a connection; else its main thread."""
     main, front = known.get((host, pid, "main")), (host, pid, front_of(pid, host, known))
     if wait["kind"] not in ("socket", "stream") or main is None:
         return [front]

@@ -34,7 +34,7 @@ def thread_key(thread: WaitFacts) -> Any:
 
 
 def busy_loops(stack: WaitFacts) -> list[Id]:
-    """Threads that run an event loop and do something else in it: its tasks cannot continue meanwhile."""
+    """Threads whose event loop is blocked by a call: its tasks cannot continue meanwhile."""
     threads = [t for t in stack.get("threads") or [] if t.get("loops") and t["wait"]["kind"] != "event_loop"]
     return [(*process_id(stack), thread_key(thread)) for thread in threads]
 
@@ -46,5 +46,5 @@ def blocked_loops(stack: WaitFacts) -> list[Id]:
 
 
 def front_of(pid: int, host: Any, known: Mapping[Id, Node]) -> Any:
-    """The node that stands for a process: its main thread, or the process where nothing is known of its threads."""
+    """The node of a process: its main thread, or the process itself if its threads are unknown."""
     return "main" if (host, pid, "main") in known else "process"

@@ -1,4 +1,4 @@
-"""Why a job does not go on: its collectives where ranks wait in them, else the wait graph; one sentence per cause."""
+"""Why a job hangs: from its collectives if ranks wait in them, else from the wait graph; one sentence per cause."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _FIXES = {
 def explain(
     stacks: Sequence[Message], *, before: Sequence[Message] = (), ray: Mapping[str, Any] | None = None
 ) -> list[HangDiagnosis]:
-    """The causes, most telling first; never empty. `before` is an earlier look at the same processes."""
+    """The causes, most informative first; never empty. `before` is an earlier snapshot of the same processes."""
     for first, after in zip(before, stacks, strict=False):
         if first.get("pid") == after.get("pid") and all("native" in t for t in after.get("threads") or [{}]):
             mark_moved(first, after, LOOKS_APART_S)
@@ -43,7 +43,7 @@ def explain(
     nodes = nodes_of(known)
     seen = any(node.kind == "collective" for node in nodes)
     if collectives is not None and (collectives.kind == "unknown" or (collectives.kind == "odd" and seen)):
-        # Counters know nothing of operations that were begun before and are waited for in C.
+        # Counters do not include operations that were started earlier and are waited for in C.
         collectives = None
     if ray:
         from rldbg.live.diagnosis.ray_nodes import join_ray
@@ -52,7 +52,7 @@ def explain(
     graph = WaitGraph(join_ranks(nodes, known, judged=collectives.ranks if collectives is not None else None))
     ways = [way for way in graph.ways() if collectives is None or way[-1].kind != "collective"]
     if collectives is not None:
-        # What keeps these ranks from coming is told with the collective.
+        # Why these ranks are missing is explained together with the collective.
         ways = [way for way in ways if way[0].rank not in collectives.ranks]
     found = [_diagnosis(each) for each in _told_once(ways)]
     if collectives is not None:
@@ -62,7 +62,7 @@ def explain(
 
 
 def wait_of(stacks: Sequence[Message], pid: int, host: str) -> str:
-    """What the main thread of one process waits for, and whom; empty when it is not seen waiting."""
+    """What the main thread of one process waits for, and for whom; empty if it does not wait."""
     graph = WaitGraph(join_ranks(nodes_of(stacks), stacks))
     node = graph.nodes.get((host, pid, "main"))
     return sentence([node, *graph.onward(node)]) if node is not None and node.waits else ""
@@ -78,7 +78,7 @@ def _with_crash(stack: Message) -> Message:
 
 
 def _told_once(ways: Sequence[Sequence[Node]]) -> list[list[Sequence[Node]]]:
-    """Ways whose sentences differ in who waits only are together."""
+    """Groups paths whose sentences differ only in who waits."""
     found: dict[str, list[Sequence[Node]]] = {}
     for way in ways:
         found.setdefault(sentence(way).removeprefix(way[0].label), []).append(way)
@@ -93,7 +93,7 @@ def _diagnosis(ways: Sequence[Sequence[Node]]) -> HangDiagnosis:
     ranks = tuple(sorted({node.rank for node in blamed if node.rank is not None}))
     kind = "deadlock" if ring else "gone" if last.gone or last.wait.get("lost") else last.kind or "busy"
     if last.wait.get("polls"):
-        # Whether what a loop looks for is overdue is not known, unless somebody waits for it.
+        # A polling loop may be normal, unless another process waits for it.
         kind = "polling" if len(way) > 1 else "unknown"
     alike = not ring or len({node.kind for node in way}) == 1
     fix = _FIXES.get(last.kind if ring else kind, "") if alike else ""
@@ -104,7 +104,7 @@ def _diagnosis(ways: Sequence[Sequence[Node]]) -> HangDiagnosis:
 
 
 def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:
-    """What keeps the ranks to blame from coming, where the wait graph knows it."""
+    """Why the missing ranks do not arrive, if the wait graph knows it."""
     reasons, told = [], set()
     for node in graph.nodes.values():
         idle = node.kind == "idle"

@@ -20,7 +20,7 @@ _RANK = re.compile(r"(\d+)$")
 _TRANSFER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 _MAX_BYTES = 256 << 20
 _DAMAGE = (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What reading a damaged or foreign pickle raises."""
+"""The exceptions that a damaged or unexpected pickle may raise."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -71,7 +71,7 @@ def diagnose_dumps(folder: Path) -> HangDiagnosis:
 
 
 def read_record(data: bytes) -> FlightRecord:
-    """One rank's record, checked so far that a view of it can be made. Raises ValueError."""
+    """One rank's record, with the fields that a view needs checked. Raises ValueError."""
     try:
         record = _PlainUnpickler(io.BytesIO(data)).load()
         _view(0, record, {})
@@ -117,7 +117,7 @@ def _view(rank: int, record: FlightRecord, numbers: Mapping[str, str]) -> RankVi
     for name, counts in known.items():
         entered[name] = max(entered.get(name, 0), int(counts["last_enqueued_collective"]))
     unfinished = [entry for entry in entries if _is_unfinished(entry)]
-    # Entries lie in a ring: the oldest need not come first.
+    # Entries are a ring buffer: the oldest need not come first.
     unfinished.sort(key=lambda entry: int(entry.get("record_id", 0)))
     return RankView(
         rank,
@@ -142,6 +142,6 @@ def _pending(entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]]) ->
     if transfer is None:
         plain = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter"}.get(name, name)
         return Pending(group, int(entry["collective_seq_id"]), plain, shape)
-    # A transfer names ranks of its group.
+    # Sends and receives use ranks within the group.
     members, peer = groups.get(group, ()), int(transfer[3])
     return Pending(group, 0, transfer[1], shape, members[peer] if peer < len(members) else peer)

@@ -1,4 +1,4 @@
-"""Why a job hangs, in one sentence: the waits of all ranks, judged and put into words."""
+"""Why a job hangs, in one sentence, from the waits of all ranks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,7 +112,7 @@ def _cycle(waits: Waits) -> HangDiagnosis | None:
 
 
 def _together(views: Mapping[int, RankView]) -> HangDiagnosis:
-    """Nobody waits for anybody that is missing."""
+    """No rank waits for a missing one."""
     pending = {str(each) for view in views.values() for each in view.pending}
     if views and all(view.pending for view in views.values()) and len(pending) == 1:
         what = next(iter(pending))

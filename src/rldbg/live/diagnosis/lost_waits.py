@@ -1,4 +1,4 @@
-"""Why a wait that leads to nobody never ends: who would have ended it, and what became of them."""
+"""Why a wait without a known counterpart never ends: who would have ended it, and what happened to them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ def why_lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts, known: Mapping
 
 
 def _pool_loss(entry: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> str:
-    """Why a future is never completed although nobody who could do it is seen."""
+    """Why a future is never completed, if no thread or process that could complete it was found."""
     if entry["wait"]["kind"] != "future":
         return ""
     if entry.get("loops"):
@@ -42,12 +42,12 @@ def _pool_loss(entry: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> 
 
 
 def workers_keep_ending(wait: WaitFacts, stack: WaitFacts) -> bool:
-    """A pool that keeps its workers for all tasks has started others within a second."""
+    """Whether the pool has started replacement workers within a second, although it keeps workers for all tasks."""
     return bool(wait.get("keeps_workers") and stack.get("replaced_children"))
 
 
 def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
-    """Why nobody ends a wait that leads to nobody."""
+    """Why a wait without a known counterpart is not ended."""
     kind, ended = str(wait["kind"]), list(stack.get("ended") or [])
     if wait.get("completed"):
         return (
@@ -101,7 +101,7 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
 
 
 def _releases_itself(entry: WaitFacts, wait: WaitFacts) -> bool:
-    """Whether who waits would release it too, as around a section of code; else it is released as a signal."""
+    """Whether the waiting side also releases it (a critical section), or it is used as a signal."""
     own = {str(frame["function"]).rpartition(".")[2] for frame in entry.get("frames") or []}
     return any(str(function).partition(":")[0] in own for function in wait.get("functions") or [])
 
@@ -110,7 +110,7 @@ def _gone(ended: Sequence[WaitFacts], stack: WaitFacts) -> str:
     words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
     words += [f"task {each['name']} has ended: {each['exit']}" for each in ended if each["kind"] == "task"]
     if stack.get("message"):
-        # The last exception of a process that goes on was raised in a thread.
+        # The last exception of a process that continues was raised in a thread.
         message, where = str(stack["message"]).partition("\n")[0], place_text(stack.get("raised_at"))
         words.append(f"{message} was raised" + (f" at {where}" if where else ""))
     return ", ".join([*words, *ended_children(stack)][:4])

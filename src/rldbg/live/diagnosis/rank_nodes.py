@@ -16,8 +16,8 @@ _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor"
 
 
 def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: Sequence[int] | None = None) -> list[Node]:
-    """Adds edges from ranks in collectives to those who are not in the same one: where counters have `judged`, only to
-    those that they blame."""
+    """Adds edges from ranks in collectives to ranks that are not in the same one; if counters have `judged`, only to
+    those they blame."""
     ranked = {int(stack["rank"]): stack for stack in stacks if stack.get("rank") is not None}
     waiting = {rank: node for rank, stack in ranked.items() if (node := _waiting(nodes, stack)) is not None}
     _join_devices(nodes, ranked, waiting)
@@ -51,7 +51,7 @@ def _relation(node: Node) -> str:
 
 
 def _may_be_same(node: Node, other: Node) -> bool:
-    """Of an operation that was begun before, only the wait for its end is seen."""
+    """Whether this is the wait for an operation that was started earlier."""
     ops = {node.wait.get("op"), other.wait.get("op")}
     if len(ops) == 1 or node.kind != other.kind:
         return False
@@ -124,7 +124,7 @@ def _is_missing(node: Node, other: Node | None, rank: int) -> bool:
 
 
 def _answers(node: Node, other: Node) -> bool:
-    """Whether the other is at its own end of a transfer."""
+    """Whether the other rank is in the matching send or receive."""
     ops = {str(each.wait.get("op")).removeprefix("i") for each in (node, other)}
     tags = {each.wait.get("tag") or 0 for each in (node, other)}
     return ops == {"send", "recv"} and other.wait.get("peer") in (None, node.rank) and len(tags) == 1

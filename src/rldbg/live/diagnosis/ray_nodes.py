@@ -1,4 +1,4 @@
-"""Ray in the wait graph: whoever is in `ray.get` waits for tasks, and these wait for workers or resources."""
+"""Ray in the wait graph: `ray.get` waits for tasks, and these wait for workers or resources."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -150,7 +150,7 @@ class _Joining:
         return name
 
     def _queue(self, node: Node) -> None:
-        """Nobody who is seen would end the wait: its actor has not started, or somebody has died who did."""
+        """Why no visible process would end the wait: the actor has not started, or has died."""
         actor = queue_actor(node, self._ray)
         if actor is not None and actor["state"] not in ("ALIVE", "DEAD"):
             node.edges.append(Edge(self._actor_node(actor).id, "should keep its items"))
@@ -180,7 +180,7 @@ class _Joining:
         return [Edge(self._task_node(task).id, "is that task")]
 
     def _unseen(self, task: WaitFacts, pid: Any) -> Node:
-        """A worker of which nothing is known here: what it does is no reason for anything."""
+        """A worker that could not be inspected; it explains nothing."""
         actor = self._actors.get(task["actor_id"])
         name = (actor["name"] or snake_case(str(actor["class_name"]).rpartition(".")[2])) if actor else task["name"]
         activity = "was not seen: it is still starting, or could not be looked at"
@@ -208,7 +208,7 @@ class _Joining:
             if task["type"] == _CREATION and task["actor_id"] == actor["actor_id"] and "RUNNING" in task["state"]:
                 found = self._worker(self._place(task["node_id"], task["worker_pid"]), "__init__")
                 return None if found is None or found.gone else found
-        # Of a constructor that runs again Ray tells the process, but no task.
+        # For a restarted constructor Ray lists the process but no task.
         found = self._worker(self._place(actor["node_id"], actor["pid"]), "__init__")
         return found if found is not None and "__init__" in found.functions and not found.gone else None
 
@@ -255,7 +255,7 @@ class _Joining:
             and other["type"] not in ("DRIVER_TASK", _CREATION)
         ]
         edges = [edge for other in others for edge in self._edges(other)]
-        # Whoever waits for the task does not make its arguments.
+        # The process that waits for the task does not produce its arguments.
         asking = {each.id for each in self._nodes if each.waits and task in self._awaited(each)}
         node.edges += [
             Edge(edge.target, f"{edge.relation}, which may make them") for edge in edges if edge.target not in asking
@@ -265,7 +265,7 @@ class _Joining:
         return node
 
     def _unwaited(self) -> Iterator[Node]:
-        """Actors and placement groups that cannot start and that nobody is seen waiting for yet."""
+        """Actors and placement groups that cannot start and that no process waits for yet."""
         for actor in self._ray["actors"]:
             if actor["state"] in ("PENDING_CREATION", "DEPENDENCIES_UNREADY") and (
                 ("ray_actor", actor["actor_id"]) not in self._added and self._creating(actor) is None

@@ -36,7 +36,7 @@ class RayResources:
         return f": it asks for {asked}; the node with the most has {free} free{self._users(plain)}"
 
     def _users(self, wanted: Mapping[str, float]) -> str:
-        """Who has what no node has enough of: actors as long as they live, tasks while they run and do not wait."""
+        """The users of the scarce resource: live actors, and tasks that run and do not wait."""
         alive = [node["free"] for node in self._ray["nodes"] if node["alive"]]
         scarce = [name for name, amount in wanted.items() if all(free.get(name, 0) < amount for free in alive)]
         actors = [actor for actor in self._ray["actors"] if actor["state"] == "ALIVE"]

@@ -103,7 +103,8 @@ def _pending(stack: Message, call: Message) -> Pending:
 
 
 def diagnose_stacks(before: Sequence[Message], stacks: Sequence[Message]) -> HangDiagnosis:
-    """What stacks, group counters and flight records say together, seen twice: ranks that move are not hung."""
+    """The combined verdict of stacks, group counters and flight records from two snapshots: ranks that moved are not
+    hung."""
     moved = [
         f"{after['who']}: {_counters(first)} -> {_counters(after)}"
         for first, after in zip(before, stacks, strict=False)

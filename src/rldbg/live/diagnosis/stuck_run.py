@@ -14,7 +14,7 @@ _LOOK_S = 120.0
 
 
 def explain_run(client: BrokerClient, who: str = "all", **wanted: bool) -> tuple[list[Message], list[HangDiagnosis]]:
-    """The stacks of the second look, and the causes; `wanted` is what the stacks are to have beside what is needed."""
+    """The stacks of the second snapshot, and the causes; `wanted` lists additional contents of the stacks."""
     asked: dict[str, Any] = {"who": who, "flight_record": True, "waits": True, "timeout_s": _LOOK_S, **wanted}
     before = client.request("stacks", **asked)["stacks"]
     time.sleep(LOOKS_APART_S)
@@ -23,8 +23,8 @@ def explain_run(client: BrokerClient, who: str = "all", **wanted: bool) -> tuple
 
 
 def _ray_view_of(stacks: Sequence[Message]) -> dict[str, Any] | None:
-    """As the cluster tells it that the driver has joined. None where the run uses no Ray, or Ray does not answer: the
-    stacks are explained without it."""
+    """Ray's view, from the cluster that the driver has joined. None where the run uses no Ray, or Ray does not answer:
+    the stacks are explained without it."""
     address = next((found for stack in stacks if (found := (stack.get("ray") or {}).get("cluster"))), "")
     if not address:
         return None

@@ -1,7 +1,7 @@
 """Who waits for whom in a job: threads, asyncio tasks, processes and Ray tasks as nodes, waits as edges.
 
-Following the edges from anything that waits leads to a ring (a deadlock) or to somebody who does not wait: what that
-one does instead is the reason. Everything here is plain data made by `rldbg.agent.waits` and by Ray's state API.
+Following the edges from a waiting node leads to a cycle (a deadlock) or to a node that does not wait: what it does
+instead is the cause. Everything here is plain data made by `rldbg.agent.waits` and by Ray's state API.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 WaitFacts = Mapping[str, Any]
 Id = tuple[Any, ...]
 _DEPTH = 12
-# Nobody is expected to end these; they matter only where somebody waits for the one who is in them.
+# These waits are normal; they matter only if another node waits for the node that is in them.
 RESTING = frozenset(
     {"sleep", "computing", "unknown", "event_loop", "signal", "debugger", "holds_gil", "idle", "serving"}
 )
@@ -48,14 +48,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """`relation` says what the target has to do with the wait: "holds it", "should put an item in"."""
+    """`relation` is the target's part in the wait: "holds it", "should put an item in"."""
 
     target: Id
     relation: str
 
 
 class WaitGraph:
-    """All nodes of a job by id; `ways` are the paths that explain waits, most telling first."""
+    """All nodes of a job by id; `ways` are the paths that explain waits, most informative first."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = {node.id: node for node in nodes}
@@ -68,7 +68,7 @@ class WaitGraph:
             while (following := self._next(path[-1], path)) is not None:
                 if following in path:
                     ring = tuple(path[path.index(following) :])
-                    # Rings that share somebody have one cause.
+                    # Cycles that share a node have one cause.
                     if not met & (members := {node.id for node in ring}):
                         met |= members
                         yield ring
@@ -76,7 +76,8 @@ class WaitGraph:
                 path.append(following)
 
     def _next(self, node: Node, path: Sequence[Node]) -> Node | None:
-        """Whom to follow: back into the path (a ring), else somebody gone, else somebody who waits, else anybody."""
+        """The next node of a path: one already in it (a cycle), else one that has ended, else one that waits, else
+        any."""
         if len(path) > _DEPTH or not node.waits:
             return None
         targets = [self.nodes[edge.target] for edge in node.edges if edge.target in self.nodes]
@@ -84,14 +85,14 @@ class WaitGraph:
         return next((each for test in order for each in targets if test(each)), None)
 
     def onward(self, start: Node) -> list[Node]:
-        """Those whom a node waits for, one after the other; itself at the end of a ring."""
+        """The path of nodes that a node waits for; a cycle ends with the node itself."""
         path = [start]
         while (following := self._next(path[-1], path)) is not None and following not in path:
             path.append(following)
         return [*path[1:], start] if following is start else path[1:]
 
     def ways(self) -> list[tuple[Node, ...]]:
-        """One path per cause: rings first (closed by their first node), then causes by how much hangs on them."""
+        """One path per cause: cycles first (closed by their first node), then by how many nodes depend on the cause."""
         rings = list(self._rings())
         explained = {node.id for ring in rings for node in ring}
         by_end: dict[Any, list[tuple[Node, ...]]] = {}
@@ -105,7 +106,7 @@ class WaitGraph:
         longest = [max(paths, key=lambda path: (len(path), path[0].rank is not None)) for paths in by_end.values()]
         longest.sort(key=lambda path: _weight(path, by_end[_cause(path[-1])]))
         found = [*((*ring, ring[0]) for ring in rings), *longest]
-        # A server that nobody connects to is idle: that explains something only where nothing else does.
+        # An idle server explains a hang only if nothing else does.
         found = [path for path in found if len(path) > 1 or not _accepts(path[0])] or found
         told = {node.id for path in found for node in path}
         polling = [node for node in self.nodes.values() if node.wait.get("polls") and node.id[2:] == ("main",)]
@@ -113,7 +114,7 @@ class WaitGraph:
 
 
 def _cause(last: Node) -> Id:
-    """Whoever waits for the same object of a process, or the same process group, does so for one reason."""
+    """Nodes that wait for the same object of a process, or the same process group, have one cause."""
     lost, key = last.wait.get("lost"), last.wait.get("key")
     if lost and last.kind == "rendezvous":
         return last.kind, lost
@@ -126,7 +127,7 @@ def _accepts(node: Node) -> bool:
 
 
 def _without_overview(path: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Without those at the beginning who wait for many at once, or only started the others."""
+    """Drops nodes at the start that wait for many at once, or only started the others."""
     while len(path) > 1 and path[1].waits and path[0].kind != "collective":
         many = len({edge.target for edge in path[0].edges}) > 1
         if not many and (path[0].kind != "child" or len(path) == 2):
@@ -136,7 +137,7 @@ def _without_overview(path: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _weight(path: Sequence[Node], all_paths: Sequence[Sequence[Node]]) -> tuple[Any, ...]:
-    """What hangs on a cause; somebody gone explains more than somebody who merely waits for input."""
+    """How much a cause explains; a node that has ended explains more than one that waits for input."""
     last = path[-1]
     idle = last.waits and last.kind in ("queue_get", "event", "socket", "pipe") and not last.wait.get("lost")
     main = any(node.label == "the main thread" or node.id[-1] == "main" for each in all_paths for node in each)

@@ -59,7 +59,7 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
             node.edges += _edges(entry["wait"], stack, node, known, stacks)
             if not node.edges and not node.wait.get("lost"):
                 node.wait = {**node.wait, "lost": why_lost(entry, node.wait, stack, known)}
-                # Others of the process go on: a helper that waits for its next order is idle, not stuck.
+                # Other threads of the process run: a helper that waits for its next task is idle, not stuck.
                 node.background |= node.kind in DUTIES and not entry.get("main") and _goes_on(stack)
     return found
 
@@ -85,7 +85,7 @@ def _process_nodes(stack: WaitFacts, who: str, alone: bool) -> Iterator[Node]:
 
 
 def _stranger(host: Any, facts: WaitFacts) -> Node:
-    """A process of which only the kernel's word is known."""
+    """A process of which only the kernel's information is known."""
     ended = facts["state"] in ("zombie", "dead")
     state = {"running": "is running", "sleeping": "has not ended", "stopped": "is suspended by a signal (SIGSTOP)"}
     activity = f"has ended ({exit_text(str(facts.get('exit')))})" if ended else state.get(facts["state"], "is waiting")
@@ -136,7 +136,7 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     activity = _ACTIVITIES.get(str(wait.get("kind")), "")
     if wait.get("kind") == "sleep" and "task" in entry:
         activity = "sleeps (asyncio.sleep)"
-        # However long it sleeps: nothing wakes it while the thread of its event loop is blocked.
+        # Nothing wakes it while the thread of its event loop is blocked.
         wait = {"kind": "turn"} if blocked_loops(stack) else wait
     if wait.get("polls"):
         ended = ended_children(stack)
@@ -177,7 +177,7 @@ def _edges(
     if node.kind == "turn":
         return [Edge(each, "runs it") for each in blocked_loops(stack)]
     if wait.get("completed"):
-        # Whoever runs its event loop and does something else keeps it from going on.
+        # A thread that blocks its event loop keeps it from continuing.
         return [Edge(each, "runs its event loop") for each in busy_loops(stack)]
     holders = lock_edges(wait, stack, node, stacks)
     if holders or kind == "lock":
@@ -203,7 +203,7 @@ def _edges(
     if kind == "task":
         awaited = [(*base, "task", key) for key in wait.get("keys") or []]
         found = [Edge(identity, "is awaited") for identity in awaited if identity in known]
-        # A task that nothing keeps from running is on the stack of the thread that runs its loop.
+        # A running task is on the stack of the thread that runs its loop.
         return found or [Edge(each, "runs it") for each in busy_loops(stack)]
     if kind == "some_tasks":
         tasks = [(*base, "task", task["key"]) for task in stack.get("tasks") or [] if not task["background"]]
@@ -244,7 +244,7 @@ def _edges(
 
 
 def _sharing(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> list[Edge]:
-    """Those of other processes of the host whose code at hand does with a shared object what ends the wait."""
+    """Nodes of other processes on this host whose current function would end the wait for a shared object."""
     shared, by_ray = wait.get("shared"), wait.get("between") == "ray"
     hosts = [each for each in stacks if by_ray or each.get("host") == stack.get("host")] if shared else []
     entries = [(entry, each) for each in hosts if each is not stack for entry in all_entries(each)]
@@ -273,7 +273,7 @@ def _completers(stack: WaitFacts, node: Node, known: Mapping[Id, Node]) -> list[
 def _pool_edges(
     stack: WaitFacts, known: Mapping[Id, Node], *, threads: bool = True, children: bool = True
 ) -> list[Edge]:
-    """Who could complete a future of which nobody is known to hold the other end: threads of pools, or children."""
+    """Who could complete a future without a known owner: threads of pools, or child processes."""
     base = process_id(stack)
     pooled = [t for t in stack.get("threads") or [] if t.get("pooled") and not t.get("background")]
     if pooled and threads:

@@ -1,8 +1,7 @@
-"""Who waits for whom in which collective, from what is known about each rank: the one judgement of hangs.
-
-Rank a waits for rank b when b, a member of the group of a's oldest unfinished operation, has not come to it. Following
-these waits leads to ranks that wait for nobody: the culprits. A rank that still holds an operation which others have
-finished, while nobody is missing from it, is stuck on its device and waits for nobody either.
+"""Which rank waits for which in which collective: the only place that judges hangs in collectives. Rank a waits for
+rank b if b is a member of the group of a's oldest unfinished operation and has not entered it. Following these waits
+leads to ranks that wait for no other: the culprits. A rank that still holds an operation which others have finished,
+while nobody is missing from it, is stuck on its device.
 """
 
 from collections.abc import Iterable, Mapping
@@ -72,7 +71,7 @@ class Mismatch:
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """The fewest ranks that agree with each other."""
+        """The smallest group of ranks with the same call."""
         return min(self.calls.values(), key=lambda ranks: (len(ranks), ranks))
 
 
@@ -116,7 +115,7 @@ class Waits:
 
     @cached_property
     def absent(self) -> tuple[int, ...]:
-        """Ranks that others wait for and that wait for nobody, and are not stuck."""
+        """Ranks that others wait for, that wait for no other and are not stuck on the device."""
         awaited = {other for others in self.edges.values() for other in others}
         return tuple(sorted(awaited - set(self.edges) - set(self.stuck)))
 
@@ -172,11 +171,11 @@ class Waits:
             return True
         if view.has_finished(operation):
             return False
-        # One that has enqueued the operation but stands at an older one has not come to it either.
+        # A rank that has enqueued the operation but still waits in an older one has not reached it.
         return not view.has_entered(operation) or (view.oldest is not None and not view.is_at(operation))
 
     def _answers(self, peer: int, rank: int, operation: Pending) -> bool:
-        """Whether the other side of a transfer stands at its own end of it."""
+        """Whether the other side is in the matching send or receive."""
         view = self.views.get(peer)
         return view is not None and any(own.peer == rank and own.op != operation.op for own in view.pending)
 

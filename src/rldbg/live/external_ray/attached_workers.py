@@ -1,7 +1,7 @@
 """Paused workers of a Ray cluster that rldbg did not start, as processes of the broker.
 
-Ray drops a worker from its list as soon as a debugger attaches, and a debugger that leaves lets the worker run on; the
-broker therefore keeps each session until somebody continues it.
+Ray drops a worker from its list as soon as a debugger attaches, and resumes it when the debugger detaches; so the
+broker keeps each session until a client resumes the worker.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class AttachedWorkers:
         self.last_answer = time.monotonic()
 
     async def refresh(self) -> None:
-        """Asks Ray who is paused. Raises what the dashboard raises."""
+        """Asks Ray for paused workers. Raises the dashboard's errors."""
         async with self._looked:
             waiting = await asyncio.to_thread(self._dashboard.paused)
             self.last_answer = time.monotonic()
@@ -62,7 +62,7 @@ class AttachedWorkers:
             paused = {worker.worker_id for worker in waiting} | await self._legacy()
             for worker_id, process in list(self._by_worker.items()):
                 if worker_id not in paused and process.session is None:
-                    # It runs: Ray has no way to reach it until its next breakpoint.
+                    # It is running: Ray cannot reach it until its next breakpoint.
                     self._processes.remove(self._by_worker.pop(worker_id))
             await asyncio.gather(*(self._locate(process) for process in self._by_worker.values()))
 
@@ -77,9 +77,8 @@ class AttachedWorkers:
         return process
 
     async def _legacy(self) -> set[str]:
-        """DebugSessions of RAY_DEBUG=legacy: asked for in the background, because asking takes seconds.
-
-        Where some are known the answer is waited for: they may have gone on since, and must not be shown as stopped.
+        """Sessions of RAY_DEBUG=legacy, queried in the background because that takes seconds. If some are known, wait
+        for the answer: they may have resumed since and must not be shown as stopped.
         """
         if self._asking is None or (self._asking.done() and time.monotonic() - self._asked_at > _LEGACY_EVERY_S):
             self._asked_at = time.monotonic()
@@ -104,7 +103,7 @@ class AttachedWorkers:
         self._sessions.spawn(self._hold_legacy(process, PdbStream(reader, writer)))
 
     async def _hold_legacy(self, process: Process, stream: PdbStream) -> None:
-        """Holds a legacy session; one that was let go is over, whatever the last answer said."""
+        """Holds a legacy session; a resumed one is over, whatever the last answer said."""
         await self._sessions.hold(process, stream)
         gone = process.facts["address"]
         self._legacy_known = [each for each in self._legacy_known or () if (each.host, each.port) != gone]
@@ -115,7 +114,7 @@ class AttachedWorkers:
         self._sessions.spawn(self._sessions.hold(process, stream, prepare_stop=prepare_stop))
 
     async def _locate(self, process: Process) -> None:
-        """Where a worker that nobody holds yet is paused: read from outside if allowed, else by taking hold of it."""
+        """Where a worker without a session is paused: read from outside if allowed, else by attaching to it."""
         stop = process.declared
         if stop is None or stop.file or process.session is not None:
             return

@@ -36,7 +36,7 @@ if not hasattr(sys, "_rldbg_values"):
 
 
 async def prepare_stop(session: DebugSession, stop: Stop, frames: list[Message]) -> None:
-    """Called at each stop of a foreign worker, before anybody is told about it."""
+    """Called at each stop of such a worker, before clients are told."""
     if not frames:
         return
     lend = {"expression": lending_expression(), "frameId": frames[0]["id"], "context": "repl"}

@@ -1,4 +1,4 @@
-"""asyncio tasks at the prompt: a list, the one in which the process stands, and a look at one that waits."""
+"""asyncio tasks at the prompt: list them, find the one in which the process is stopped, and inspect one that waits."""
 
 import json
 import re
@@ -15,7 +15,7 @@ _LOOKING = frozenset({"stackTrace", "scopes", "variables", "evaluate"})
 
 
 class WaitingTask:
-    """A task that waits, in place of the process: its frames are looked at, everything else goes to the process."""
+    """A waiting task shown in place of the process: its frames are shown, all other requests go to the process."""
 
     top_frame: int | str = 1
 
@@ -59,7 +59,7 @@ def list_tasks(debuggee: Debuggee, frame_id: int | str) -> list[Message]:
 
 
 def chosen_task(debuggee: Debuggee, text: str, frame_id: int | str) -> WaitingTask | None:
-    """The task with a number or a name; None when it is the one in which the process stands."""
+    """The task with a number or a name; None if it is the one in which the process is stopped."""
     tasks = list_tasks(debuggee, frame_id)
     numbers = [n for n, task in enumerate(tasks) if text in (str(n), task["name"])]
     if not numbers:

@@ -69,7 +69,7 @@ class Commands:
             return _failed(error)
 
     def interrupt(self) -> CommandOutcome:
-        """Ctrl-C while a command runs: as in pdb, what was told to go is stopped again."""
+        """Ctrl-C while a command runs: as in pdb, the resumed processes are stopped again."""
         try:
             for prompt in self.prompts:
                 prompt.debuggee.pause()

@@ -1,6 +1,5 @@
-"""A crash file as a Debuggee: walk the frames of a process that is gone, with the same prompt.
-
-Only what was written down can be shown: a local by its name, and attributes or items of plain data that its text holds.
+"""A crash file as a Debuggee: inspect the frames of a process that has ended, with the same prompt. Only recorded
+values can be shown: a local by its name, and attributes or items of plain data in its text.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""What the prompt talks to: anything that answers a handful of debug adapter requests about one stopped process."""
+"""The prompt's interface to one stopped process: anything that answers a few debug adapter requests."""
 
 import ast
 import contextlib
@@ -12,9 +12,9 @@ from rldbg.core import RldbgError, UnreachableError
 from rldbg.live.client.broker_client import BrokerClient
 
 _VALUES = "__import__('sys')._rldbg_values"
-# Nobody asked for a long calculation by looking at what is there.
+# Showing existing values must not start a long computation.
 LOOKING_S = 5.0
-# By then a main thread that looks for signals has stopped; `ray.get` looks once a second.
+# By then a main thread that checks for signals has stopped; `ray.get` checks once per second.
 _SOON_S = 2.0
 
 
@@ -31,7 +31,8 @@ class Debuggee(Protocol):
     top_frame: int | str
 
     def ask(self, command: str, *, timeout_s: float = 30.0, **arguments: Any) -> Message:
-        """The body of the answer to a debug adapter request; what evaluates longer than that is interrupted."""
+        """The body of the answer to a debug adapter request; an evaluation that takes longer than the limit is
+        interrupted."""
 
     def resume(self, how: str, wait_s: float, **arguments: Any) -> None:
         """Steps or continues, and waits for the next stop; `facts` are new afterwards."""
@@ -63,7 +64,7 @@ class BrokerDebuggee:
         wait_s: float = 10.0,
         on_delay: Callable[[Message], None] | None = None,
     ) -> None:
-        """`on_delay` is told the facts of a process that cannot be stopped at once."""
+        """`on_delay` is called with the facts of a process that cannot be stopped at once."""
         self._client = client
         self.facts: dict[str, Any] = _attach(client, who, stop, wait_s, on_delay)
         # Names change when processes come and go; the process id does not.
@@ -88,7 +89,7 @@ class BrokerDebuggee:
         self.facts = self._client.request("wait_stopped", timeout_s=wait_s + 60.0, who=self._who, wait_s=wait_s)
 
     def leave(self) -> None:
-        """Attached no more: what is stopped stays stopped, what runs gets its speed back."""
+        """Detaches: a stopped process stays stopped; a running one is no longer traced."""
         with contextlib.suppress(RldbgError):
             # It may have ended meanwhile, and then there is nothing to leave.
             self._client.request("detach", who=self._who)

@@ -127,7 +127,7 @@ class PdbCommands:
         return self.debuggee.top_frame if not self._frames and self._thread == "stopped" else int(self.frame["id"])
 
     def forget(self) -> None:
-        """The process has moved: frames of the last stop mean nothing any more."""
+        """The process has moved: frames of the last stop are invalid."""
         self._leave_task()
         self._frames, self._index, self._listed, self._thread = [], 0, 0, "stopped"
 
@@ -142,7 +142,7 @@ class PdbCommands:
         self._frames = [frame for frame in frames if not any(part in frame_path(frame) for part in TOOL_FILES)]
 
     def stand_in_users_task(self) -> None:
-        """A pause in an event loop that waits shows asyncio's or Ray's own code; whoever pauses means the user's."""
+        """A pause in an idle event loop shows asyncio's or Ray's own code; the user wants their own."""
         if self.debuggee.facts.get("reason") != "pause" or isinstance(self.debuggee, WaitingTask):
             return
         try:
@@ -154,7 +154,7 @@ class PdbCommands:
             self._enter_task(found)
 
     def _enter_task(self, task: WaitingTask) -> None:
-        """At the user's innermost frame: what waits there is asyncio's."""
+        """Selects the user's innermost frame, below those of asyncio."""
         self.debuggee, self._frames = task, []
         _ = self.frame
         files = [frame_path(frame) for frame in self._frames]
@@ -224,7 +224,7 @@ class PdbCommands:
     # Source.
 
     def _source(self, first: int, last: int) -> list[str]:
-        # Read in the frame of the stop, whichever is chosen: a thread that is in C code evaluates nothing.
+        # Read in the frame of the stop, not in the selected one: a thread in C code cannot evaluate.
         return source_lines(self.debuggee, frame_path(self.frame), max(first, 1), last, self.debuggee.top_frame)[0]
 
     def _list(self, text: str) -> CommandResult:
@@ -344,7 +344,7 @@ class PdbCommands:
         changed = self.debuggee.set_condition(int(number), condition.strip())
         return CommandResult(break_text(changed), value=changed["id"])
 
-    # Going on.
+    # Resuming.
 
     def _go(self, how: str, **arguments: Any) -> CommandResult:
         facts = self.debuggee.facts

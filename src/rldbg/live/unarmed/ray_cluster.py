@@ -1,7 +1,7 @@
 """A Ray cluster that nobody armed: what Ray knows of its actors and tasks, and the stacks of its workers on every node.
 
-Ray is joined by a child process (`python -m rldbg.live.unarmed.ray_cluster REQUEST`), so that it leaves nothing behind
-here. Stacks are taken by one short task per node, which needs no free CPU and nothing installed but Python.
+A child process joins Ray (`python -m rldbg.live.unarmed.ray_cluster REQUEST`), so that no state stays in this process.
+Stacks are taken by one short task per node, which needs no free CPU and nothing installed but Python.
 """
 
 import importlib
@@ -96,7 +96,7 @@ def main() -> None:
         view = _view(ray)
         if request["stacks"]:
             stacks = _stacks(ray, view, request)
-            # Ray learns of a task's state with a delay: what it knows now is newer than the stacks.
+            # Ray learns a task's state with a delay, so query it after taking the stacks.
             view = _view(ray) | {"stacks": stacks, "notes": view["notes"]}
     except (PrerequisiteError, UnreachableError) as error:
         view = {"error": error.message, "hint": error.hint, "kind": type(error).__name__}
@@ -139,7 +139,7 @@ def _place_constructors(view: Mapping[str, Any]) -> None:
 
 
 def _without_own(rows: list[dict[str, Any]], job: str) -> list[dict[str, Any]]:
-    """Without what this look itself runs in the cluster."""
+    """Without the tasks that this query itself runs in the cluster."""
     mine = {("job_id", job), ("pid", os.getpid())}
     return [row for row in rows if not mine & {(name, row.get(name)) for name in ("job_id", "pid")}]
 

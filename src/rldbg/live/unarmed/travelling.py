@@ -1,4 +1,4 @@
-"""The code that looks at processes, packed so that any Python 3.11 or later can run it without rldbg."""
+"""The code that inspects processes, packed so that any Python 3.11 or later can run it without rldbg."""
 
 import base64
 import io
