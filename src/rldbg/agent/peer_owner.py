@@ -1,4 +1,4 @@
-"""Which user is at the other end of a connection over loopback, where the other side cannot show a token."""
+"""Which user is at the other end of a loopback connection whose client cannot prove a token."""
 
 import os
 import socket

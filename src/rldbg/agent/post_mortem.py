@@ -1,4 +1,5 @@
-"""What happens when an exception leaves a process, a thread or a Ray task: written down, reported, held if asked for.
+"""What happens when an exception leaves a process, a thread or a Ray task: it is recorded, reported, and held if
+requested.
 
 Which exceptions are held is decided by the broker, which knows the whole run (`holding` says which never are).
 """
@@ -34,7 +35,7 @@ _RAISED_IN = re.compile(r"\(pid=(\d+), ip=([^,)\s]+)")
 
 
 _CRASH_FILES = 50
-# A process that dies and is not to be held waits no longer than this for a busy broker.
+# The longest time that a dying process that is not held waits for a busy broker.
 _CRASH_S = 10.0
 
 
@@ -58,7 +59,7 @@ class PostMortem:
         self._crashes = 0
 
     def report(self, error: BaseException, where: str) -> None:
-        """Writes the crash file, tells the broker, then waits to be looked at if the broker says so."""
+        """Writes the crash file, tells the broker, and holds the process if the broker says so."""
         passes = is_one_of(error, self._settings.pass_exceptions)
         if where == "task" and (passes or is_control_flow(error) or not has_users_code(error)):
             # The caller will most likely handle it: a queue that is empty, a timeout, a cancellation.
@@ -80,7 +81,7 @@ class PostMortem:
         answer: Message = {}
         ask = self._link().insist if told["wait_s"] else self._link().request
         with contextlib.suppress(NoBroker):
-            # Asked, not told: the broker answers when it has written down where every process stands.
+            # A request, not an event: the broker answers once it has saved the stacks of every process.
             answer = ask("crash", told, max(_CRASH_S, told["wait_s"]))
         self._obey(answer, error, facts | {"notes": [message]}, told)
 
@@ -101,7 +102,7 @@ class PostMortem:
     def _obey(self, answer: Message, error: BaseException, facts: dict[str, Any], told: Message) -> None:
         limit_s = float(answer.get("hold_s") or 0.0)
         if limit_s and told["where"] == "task" and is_async_actor():
-            # All methods of the actor share this thread: another one waits, and they go on.
+            # All methods of the actor share this thread: hold the exception in another thread, so that they continue.
             facts["notes"].append("the actor's other methods continue; its caller already has the error")
             hold = threading.Thread(
                 target=self._hold, args=(error, facts, told, limit_s), name="rldbg-hold", daemon=True
@@ -116,17 +117,18 @@ class PostMortem:
             say(f"not held: {answer['reason']}")
 
     def _wait_for_others(self, held: list[str]) -> None:
-        """A driver that ends would take the workers with it at which somebody looks."""
+        """The end of the driver would also end held workers."""
         say(f"waiting while {', '.join(held)} is held; {self._to_end(held[0] if len(held) == 1 else 'all')}")
         with contextlib.suppress(NoBroker):
-            # Named: a broker that takes the place of a killed one hears of them a moment later than of this process.
+            # Named explicitly: a broker that replaces a killed one learns of them later than of this process.
             self._link().insist("await_holds", {"held": held}, timeout_s=self._settings.post_mortem_wait_s)
 
     def _to_end(self, who: str) -> str:
         return f"to end the wait: rldbg continue {shlex.quote(who)} --run {shlex.quote(str(self._settings.run))}"
 
     def _hold(self, error: BaseException, facts: dict[str, Any], told: Message, limit_s: float) -> None:
-        """Until somebody lets the exception go, or the time is over; a broker that is killed is not the last."""
+        """Holds the exception until a client resumes it or the time is over; a killed broker is replaced by the
+        next."""
         begin, adapter, lost_at = time.monotonic(), PostMortemAdapter(error), 0.0
         facts |= {"stop": self._new_stop(), "thread": threading.current_thread().name, "reason": "exception"}
         while not adapter.ended and (left_s := limit_s - (time.monotonic() - begin)) > 0:
@@ -142,7 +144,7 @@ class PostMortem:
                 say(resumed if reason else f"post-mortem is not available for this exception: {problem}")
                 return
             try:
-                # Longer than the broker's limit: it does not let go while somebody is attached.
+                # Longer than the broker's limit: the broker does not end a hold while a client is attached.
                 _answer_all(adapter, channel, left_s + self._settings.post_mortem_wait_s)
             except TimeoutError:
                 return
@@ -152,7 +154,7 @@ class PostMortem:
                 channel.close()
 
     def _announced(self, facts: dict[str, Any], left_s: float, *, is_first: bool) -> Connection:
-        """A debug channel to the broker, which has been told that this process stands at its exception."""
+        """A debug channel to the broker, which knows that this process is stopped at its exception."""
         link, lost_at = self._link(), 0.0
         while True:
             answer = link.insist("stopping", facts, timeout_s=left_s)
@@ -185,12 +187,12 @@ def _answer_all(adapter: PostMortemAdapter, channel: Connection, patience_s: flo
 
 
 def _is_worth_a_wait(error: BaseException, where: str) -> bool:
-    """Not what a launcher says about its ranks, nor a program that cannot be loaded: there is nothing to inspect."""
+    """Not for a launcher's report about its ranks, or a program that cannot be loaded: there is nothing to inspect."""
     return not is_second_hand(error) and not (isinstance(error, ImportError) and where == "process")
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Queues that are empty or full, ends of iterations, timeouts, cancellations; also as Ray hands them on."""
+    """Empty or full queues, ends of iterations, timeouts, cancellations; also as forwarded by Ray."""
     return any(each.__name__ in _CONTROL_FLOW for each in type(error).__mro__)
 
 
@@ -200,7 +202,7 @@ def is_one_of(error: BaseException, names: tuple[str, ...]) -> bool:
 
 
 def has_users_code(error: BaseException) -> bool:
-    """Whether a frame outside of Ray and the standard library took part."""
+    """Whether a frame outside of Ray and the standard library is in the traceback."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(Path(file).is_absolute() and not is_library_file(file) for file in files)
 
@@ -221,7 +223,7 @@ def raising_line(error: BaseException) -> str:
 
 
 def origins(error: BaseException) -> list[list[str]]:
-    """Of an error that Ray handed on from other processes: process id and node address of each, else nothing."""
+    """For an error that Ray forwarded: process id and node address of each process it came from."""
     if not any(each.__name__ == "RayTaskError" for each in type(error).__mro__):
         return []
     return [[pid, address] for pid, address in _RAISED_IN.findall(str(error))]

@@ -1,8 +1,8 @@
 """A debug adapter over the frames of an exception: look and evaluate where it was raised, on any Python version.
 
 pydevd's own post-mortem shows the wrong stack on Python 3.12 and later. The frames of a traceback are ordinary objects,
-so the thread that holds the exception answers the few requests that make sense for the dead, and any client of the
-debug adapter protocol can show them. `continue` and every kind of step let the exception go its way.
+so the thread that holds the exception answers the few requests that make sense after an exception, and any client of
+the debug adapter protocol can show them. `continue` and every kind of step let the exception propagate.
 """
 
 from __future__ import annotations

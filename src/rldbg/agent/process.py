@@ -1,7 +1,7 @@
-"""The agent of one process: stops it, describes it, and writes down how it died. Everything else is quiet.
+"""The agent of one process: stops it, describes it, and records its crash.
 
-`breakpoint()`, uncaught exceptions and the broker's requests all end here. Whatever goes wrong in the agent itself is
-said once on stderr and never reaches the user's program.
+`breakpoint()`, uncaught exceptions and the broker's requests all end here. Errors of the agent itself are printed once
+on stderr and never reach the user's program.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _BEFORE_EXEC = ("subprocess", "_execute_child")
 _BREAKPOINTS_S = 60.0
 # Where a stopped thread is while it evaluates something for a debugger: in pydevd, or in our own adapter.
 _EVALUATING = (("pydevd_comm.py", "do_it"), ("post_mortem_adapter.py", "handle"))
-# Where it is while the value is there and only its text is still to come.
+# Where it is while only the repr of the value is still being computed.
 _SHOWING = (("values.py", "describe"),)
 
 
@@ -90,7 +90,7 @@ class Agent:
             say(f"this process starts without its breakpoints: {reason}")
 
     def identify(self, **facts: Any) -> None:
-        """What the program itself says about this process: role, rank, coordinates."""
+        """Sets the identity of this process as the program gives it: role, rank, coordinates."""
         self._chosen.update(facts)
         self._link.tell("identity", self.identity())
 
@@ -105,7 +105,7 @@ class Agent:
             self.stop(frame, timeout_s=timeout_s)
 
     def stop(self, frame: FrameType, *, timeout_s: float | None = None) -> None:
-        """Halts the calling thread in `frame` until somebody lets it go on."""
+        """Stops the calling thread in `frame` until a client resumes it."""
         facts = frame_facts(frame)
         where = f"{facts['file']}:{facts['line']}"
         if has_own_terminal():
@@ -126,14 +126,16 @@ class Agent:
         try:
             who, suspend = self._announced_stop(frame, facts)
             say(f"{who} stopped at {where}: Task paused, waiting for debugger to attach...")
-            # Without the lock: the thread may stand inside this call, and somebody else must be able to let it go.
+            # Without the lock: the thread may be stopped inside this call, and another thread must be able to resume
+            # it.
             suspend()
         except Exception as error:  # noqa: BLE001 - a stop that fails must not fail the program
             self._link.tell("stop_failed", {"stop": number, "reason": f"{type(error).__name__}: {error}"})
             say(f"cannot stop at {where}: {error}; continuing")
 
     def _announced_stop(self, frame: FrameType, facts: Message) -> tuple[str, Callable[[], None]]:
-        """Who the broker says this is, and what stops the thread; a broker killed meanwhile is not the last."""
+        """The name that the broker gives this process, and what stops the thread; if the broker is killed meanwhile,
+        asks the next one."""
         lost_at = 0.0
         while True:
             answer = self._link.insist("stopping", facts, timeout_s=SILENCE_S)
@@ -152,7 +154,7 @@ class Agent:
             self._stops += 1
             return self._stops
 
-    # Dying.
+    # Crashes.
 
     def crashed(self, error: BaseException, where: str) -> None:
         self._post_mortem.report(error, where)
@@ -212,7 +214,7 @@ class Agent:
         self._link.tell("debug_ready", {"session": session, "stop": stop})
 
     def _close_session(self, stops: int) -> dict[str, Any]:
-        """Only when the broker has seen every stop of this process; else one is on its way and needs the session."""
+        """Only if the broker has seen every stop of this process; else one is about to arrive and needs the session."""
         with self._debugger.lock:
             if stops < self._stops:
                 return {"closed": False}
@@ -274,7 +276,7 @@ class Agent:
             self._link.tell("far_nodes", {"address": address})
 
     def finish(self) -> None:
-        """At the interpreter's exit: says goodbye, so that the broker can tell an end from a loss."""
+        """At the interpreter's exit: tells the broker, so that it can distinguish an exit from a lost connection."""
         with contextlib.suppress(OSError):
             self._link.tell("bye", {})
 
@@ -297,7 +299,7 @@ def spy_on(pid: int, options: list[str]) -> dict[str, Any]:
 
 
 def resolve_file(name: str) -> str:
-    """The path under which this process knows a file that somebody else names.
+    """The path under which this process knows a file that a client names.
 
     As a loaded module has it, as given, under the working directory, or as a loaded module whose path ends alike (a
     copy in a Ray working directory, a container's mount); also a module's own name. Empty when nothing fits yet."""
@@ -336,7 +338,7 @@ class TookTooLong(Exception):
 
 
 def _interrupt_evaluations(*, showing_only: bool) -> int:
-    """Ends evaluations that do not end by themselves, so that no rank hangs because somebody looked at it.
+    """Interrupts evaluations that do not end, so that inspecting a rank cannot hang it.
 
     Returns how many threads were told; code in C is interrupted when it returns to Python.
     """

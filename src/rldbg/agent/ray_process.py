@@ -1,4 +1,4 @@
-"""What Ray says about the process it runs us in, read from the Ray that is already imported."""
+"""What Ray knows about this process, read from the Ray that is already imported."""
 
 import re
 import sys
@@ -97,7 +97,7 @@ def _main_frames() -> list[FrameType]:
 
 
 def _loading_actor(worker: Any) -> RayFacts | None:
-    """The actor whose class is being imported: that may take minutes, and it is somebody from the start."""
+    """The actor whose class is being imported, which may take minutes: the process has that identity from the start."""
     for frame in _main_frames():
         if frame.f_code.co_name == "load_actor_class" and is_rays_own(frame.f_code.co_filename):
             descriptor = frame.f_locals.get("actor_creation_function_descriptor")

@@ -1,8 +1,8 @@
 """Joins pydevd, which can only dial a host and port, to the debug channel that the agent opened to the broker.
 
 The loopback port exists for the moment in which pydevd connects to it. Whoever connects must show a secret that only
-this process knows, through pydevd's own authorisation message; a stranger is dropped. When the broker is killed,
-pydevd does not notice: it keeps its connection, whoever stands stays where it is, and the next broker is dialled.
+this process knows, through pydevd's own authorisation message; a stranger is dropped. When the broker is killed, pydevd
+does not notice: its connection stays open, stopped threads stay stopped, and the relay connects to the next broker.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ class Relay:
                 candidate, _ = self._listener.accept()
                 candidate.settimeout(self._timeout_s)
                 with contextlib.suppress(OSError, WireError):
-                    # Others would be waited for: who is not known here has to show the secret, like pydevd.
+                    # Other local processes may connect too: each has to show the secret, like pydevd.
                     if owner_of_peer(candidate) in (None, os.getuid()):
                         return candidate, self._authorise(candidate)
                 candidate.close()
@@ -163,7 +163,7 @@ class Relay:
                 raise _BrokerLost from error
 
     def _keep_for_next(self, bodies: list[bytes]) -> None:
-        """What log points say while there is no broker; `stops` keeps the stops, and answers have nobody to go to."""
+        """Keeps messages of log points while there is no broker; `stops` keeps the stops, and answers are dropped."""
         self._unheard.extend(body for body in bodies if parse(body).get("event") == "output")
 
     def _to_debuggee(self, debuggee: socket.socket, body: bytes) -> None:
@@ -174,7 +174,8 @@ class Relay:
         debuggee.sendall(framed(body))
 
     def _await_next_broker(self, debuggee: socket.socket, from_debuggee: Decoder) -> None:
-        """Until the session is taken over; the debuggee may stop meanwhile. Raises _Over when nobody will come."""
+        """Waits until the session is taken over; the debuggee may stop meanwhile. Raises _Over when no broker will
+        come."""
         lost = time.monotonic()
         self._channel.close()
         poll = select.poll()

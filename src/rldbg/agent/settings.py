@@ -89,7 +89,7 @@ def _seconds(values: Mapping[str, str], name: str, default: float = 0.0) -> floa
     try:
         return float(text) if text else default
     except ValueError:
-        # A typo in a variable must not keep a training job from starting; the default is the safe side.
+        # A typo in a variable must not keep a training job from starting: use the default.
         say(f"{name}={text!r} is not a number of seconds and is ignored")
         return default
 
@@ -100,5 +100,5 @@ def say(text: str) -> None:
         sys.stderr.write(f"rldbg: {text}\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
-        # stderr may be closed or replaced by anything; there is nobody left to tell.
+        # stderr may be closed or replaced; there is no other place to report it.
         pass

@@ -1,4 +1,4 @@
-"""What the next broker must know of a debug session whose broker was killed: who stands, and what is still to stop.
+"""What the next broker must know of a debug session whose broker was killed: stopped threads and pending stops.
 
 The relay shows every message here as it passes. Messages of a killed broker may be lost on their way, the debuggee's
 state is not: it is what its events say.
@@ -13,18 +13,18 @@ _STEPS = frozenset({"next", "stepIn", "stepOut", "goto"})
 
 
 class StopState:
-    """The stops of one debug session, and the stop that the agent announced and that has not been left since."""
+    """The stops of one debug session, and the agent's announced stop that was not resumed yet."""
 
     def __init__(self) -> None:
         self._stopped: dict[int, Message] = {}
         # A step or a pause that was asked for and has not ended in a stop.
         self._pending = ""
-        # What a resume may have to take back: the debuggee can refuse it.
+        # To be restored if the debuggee refuses a resume.
         self._before: tuple[int, dict[int, Message], tuple[Message, float] | None] | None = None
         self._announced: tuple[Message, float] | None = None
 
     def announce(self, facts: Message) -> None:
-        """A stop of the agent's own is on its way into this session."""
+        """The agent has announced a stop in this session."""
         self._announced = (facts, time.monotonic())
 
     def asked(self, message: Message) -> None:

@@ -8,7 +8,7 @@ from .ray_process import is_ray_worker
 
 
 def has_own_terminal() -> bool:
-    """A person sits in front of this very process: torchrun's ranks share a terminal and do not count."""
+    """Whether this process has its own interactive terminal; torchrun's ranks share one and do not count."""
     try:
         interactive = sys.stdin.isatty() and sys.stdout.isatty() and os.getpgrp() == os.tcgetpgrp(sys.stdin.fileno())
     except (AttributeError, OSError, ValueError):
@@ -23,7 +23,7 @@ def prompt_here(frame: FrameType) -> None:
 
 
 def blocked_loop_note() -> list[str]:
-    """Says so when a stop also stops an event loop, and with it every other method of an async actor."""
+    """Reports that a stop also blocks an event loop, and with it every other method of an async actor."""
     asyncio = sys.modules.get("asyncio")
     try:
         loop = asyncio.get_running_loop() if asyncio is not None else None

@@ -1,4 +1,4 @@
-"""How a value of the user's program is shown: short, safe, and with the numbers one looks for in a tensor.
+"""How a value of the user's program is shown: short, safe, and with statistics for tensors.
 
 Used inside the user's process, by crash files, and sent as source text into workers that have no agent; it therefore
 imports the standard library only, and nothing of this package. Looking at a value never changes it, never raises, and
@@ -180,7 +180,7 @@ def cut(text: str, limit: int) -> str:
 
 
 class _Short(reprlib.Repr):
-    """Python's own bounded repr with room for what one wants to see, and summaries for tensors inside containers."""
+    """Python's bounded repr with larger limits, and summaries for tensors inside containers."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ def _torch_numbers(torch: Any, value: Any) -> dict[str, Any]:
 
 
 def _own_stream(value: Any) -> Any:
-    """A stream of our own does not wait for a kernel or collective that hangs on the user's."""
+    """A separate CUDA stream does not wait for a kernel or collective that hangs on the user's stream."""
     if not getattr(value, "is_cuda", False):
         return contextlib.nullcontext()
     torch = sys.modules["torch"]

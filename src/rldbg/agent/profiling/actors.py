@@ -1,7 +1,7 @@
-"""Where Ray's actors are created: those that are meant get their name handed down, and nobody's code is changed.
+"""Hooks into the creation of Ray actors: selected actors get their worker name through the environment.
 
 The worker's own agent does the rest. The driver also waits for profiles before it kills an actor or shuts Ray down,
-because Ray ends workers without letting them say a word.
+because Ray ends workers without letting them finish.
 """
 
 import atexit
@@ -107,16 +107,16 @@ class ActorSelection:
         self._finish_others("")
         self._note_cluster(ray)
         with contextlib.suppress(Exception):
-            # Whatever keeps Ray from giving its timeline, the job must end as it would without us: and
-            # Ray ends a process that asks a cluster which is gone.
+            # If Ray does not return its timeline, the job must still end normally; Ray ends a process that queries a
+            # cluster which no longer exists.
             host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
             ray.timeline(filename=str(Path(self._plan.state_folder) / f"ray_timeline_{os.getpid()}.json"))
 
     def _note_cluster(self, ray: Any) -> None:
-        """For the gathering from nodes that do not see the run folder."""
+        """For collecting files from nodes that do not see the run folder."""
         with contextlib.suppress(Exception):
-            # Whatever Ray does not tell, the job goes on as it would without us.
+            # Without Ray's answer the job continues unchanged.
             alive = sum(1 for node in ray.nodes() if node["Alive"])
             facts = {"address": ray.get_runtime_context().gcs_address, "nodes": alive}
             (Path(self._plan.state_folder) / CLUSTER).write_text(json.dumps(facts), encoding="utf-8")
@@ -140,7 +140,7 @@ class ActorSelection:
             say(text)
 
     def _print(self, line: str) -> None:
-        """The documented line, as it is documented: without our name in front."""
+        """Prints the line exactly as documented, without the `rldbg:` prefix."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Questions that a profiled process has for its broker, on a connection of their own that lasts as long as they do."""
+"""Requests of a profiled process to its broker, on a short-lived connection of their own."""
 
 import contextlib
 import threading

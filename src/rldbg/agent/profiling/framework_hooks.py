@@ -1,8 +1,8 @@
 """Functions of frameworks that are phases or steps: wrapped when their module is imported.
 
-A framework renames its modules and functions from version to version. What is not where the table says it is would be a
-phase that is silently missing, so it is named once per run: on stderr of the process that finds it first, and in a file
-below RUN/profiling/unresolved.
+A framework renames its modules and functions from version to version. A function that is missing would silently lose
+its phase, so it is reported once per run: on stderr of the process that finds it first, and in a file below
+RUN/profiling/unresolved.
 """
 
 import os

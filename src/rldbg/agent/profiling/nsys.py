@@ -1,4 +1,4 @@
-"""A worker under nsys, started again by its own interpreter, so that no interpreter, option or report is lost.
+"""Runs a worker under nsys by restarting it with its own interpreter and options.
 
 The process that the launcher (Ray, torchrun, a shell) knows becomes a stub (see nsys_supervisor); below nsys runs what
 it would have run itself.
@@ -32,7 +32,7 @@ _ELSEWHERE = (
 
 @dataclass(frozen=True)
 class UnderNsys:
-    """What a process under nsys must know: how its window is opened, and where it leaves notes for its supervisor.
+    """Settings of a process under nsys: how its window is opened, and where it writes notes for its supervisor.
 
     `mode` is whole (nsys records all the time), cuda (cudaProfilerStart and Stop), or session (`nsys start`, `stop`).
     """
@@ -90,7 +90,8 @@ def choose_this_process(plan: Plan) -> ChosenWorker | None:
 
 
 def run_under_nsys(plan: Plan) -> None:
-    """Returns in processes that nsys shall not run, and in the one that it runs; else this process becomes a stub."""
+    """Returns in processes that do not run under nsys and in the one that already does; else this process becomes a
+    stub."""
     choice = choose_this_process(plan)
     above = json.loads(os.environ.get(VARIABLE) or "{}")
     inherited = ChosenWorker.from_environment() is None or above.get("worker") == (

@@ -89,7 +89,7 @@ class Phases:
         if self._file < 0:
             self._open()
         elif self._said.get("kind") == "task":
-            # A worker of Ray gets its actor, and with it its name, after it was announced.
+            # A Ray worker gets its actor, and so its name, after the first record.
             self.say_who()
         start, length = started_ns + self._shift_ns, ended_ns - started_ns
         line = [phase, start, length, self._step(), threading.get_ident(), list(memory_kib), list(cpu_ns)]
@@ -101,7 +101,7 @@ class Phases:
             self._open()
 
     def say_who(self) -> None:
-        """Writes who this process is, when that is news."""
+        """Writes the identity of this process if it has changed."""
         about = self._about()
         if about != self._said:
             self._said = about
@@ -221,7 +221,7 @@ class HookedFunction:
         return now
 
     def _step_of(self, original: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], int]:
-        """Where in a call the step's number is found; 0 means that the call says nothing about steps."""
+        """Reads the step's number from a call; 0 if the call has none."""
         text, offset, per, unless = self._hook.step, self._hook.offset, self._hook.per, self._hook.unless
         if not text:
             return lambda _args, _kwargs: 0

@@ -1,4 +1,4 @@
-"""A process of a profiled run: its phases are written down, and if it is chosen a tool looks at it in the window.
+"""A process of a profiled run: its phases are recorded, and if it is selected, a tool profiles it during the window.
 
 Loaded by the start-up hook only where RLDBG_PROFILING is set, and by the agent when a running process is to be
 profiled. `rldbg.step` and `rldbg.phase` find the object made here on `sys`, because the package may be loaded under two
@@ -57,7 +57,7 @@ def begin() -> None:
 
 
 def join(agent: Any) -> None:
-    """The time that a process stands at a breakpoint is a phase too."""
+    """The time that a process is stopped at a breakpoint is a phase too."""
     profile: Profile | None = getattr(sys, ATTRIBUTE, None)
     if profile is None or agent is None:
         return
@@ -232,7 +232,7 @@ class Profile:
         except BrokerGone:
             return None
 
-    # Who and whether.
+    # Selection.
 
     def _identity(self) -> dict[str, Any]:
         agent: Any = getattr(sys, "_rldbg_agent", None)
@@ -245,7 +245,7 @@ class Profile:
         known = {name: who[name] for name in ("role", "rank", "host", "pid", "kind")}
         return {"worker": worker, **known, "before_steps": BEFORE_STEPS}
 
-    # Endings.
+    # Closing.
 
     def finish(self) -> None:
         """Whatever is open is closed and written."""
@@ -257,8 +257,8 @@ class Profile:
         return not identifier or getattr(getattr(worker, "actor_id", None), "hex", str)() == identifier
 
     def _finish_others(self, actor: str) -> None:
-        """Before Ray ends workers: they write what they have. Bounded, and nobody is asked when nothing is open: a
-        worker that hangs cannot answer, and is often killed for that."""
+        """Before Ray ends workers, asks them to write their profiles. The wait is bounded, and skipped if no profile is
+        open: a worker that hangs, and is killed for it, cannot answer."""
         if not any(is_open_inside(status) for status in read_status_files(Path(self.plan.state_folder))):
             return
         with contextlib.suppress(BrokerGone), Questions(self._settings) as broker:
@@ -271,7 +271,7 @@ class Profile:
 
 
 class Visit:
-    """`rldbg profile --attach`: a tool looks at this running process for a number of seconds."""
+    """`rldbg profile --attach`: a tool profiles this running process for some seconds."""
 
     ATTRIBUTE = "_rldbg_profile_visit"
 

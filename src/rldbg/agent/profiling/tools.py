@@ -105,8 +105,8 @@ class TorchTool:
 
 @contextlib.contextmanager
 def _without_inductor() -> Iterator[None]:
-    """torch's profiler asks whether there is an inductor, and thereby imports it: eight hundred modules, seconds, and a
-    deadlock where another thread is importing torch's compiler just then. Without one in use it is not asked."""
+    """torch's profiler imports the inductor to check for it: eight hundred modules, seconds, and a deadlock if another
+    thread is importing torch's compiler. Unless it is already imported, skip the check."""
     lazy: Any = getattr(sys.modules["torch"], "_lazy_modules", None)
     if "torch._inductor" in sys.modules or not isinstance(lazy, set) or "_inductor" not in lazy:
         yield

@@ -81,7 +81,7 @@ class ProfileWindow:
         mark_as_ours(threading.Thread(target=self._follow, name="rldbg-window", daemon=True)).start()
 
     def expect_steps(self) -> None:
-        """This process will have steps of its own, whatever others do until then."""
+        """This process will have its own steps; do not follow those of others."""
         self._has_own_steps = True
 
     def enter_step(self, number: int) -> None:
@@ -213,7 +213,7 @@ class ProfileWindow:
             self._status_file.update(**facts)
 
     def _outlive_sigterm(self) -> None:
-        """A process that would just die of SIGTERM first writes its profile. Only where nobody else cares for it."""
+        """A process with the default SIGTERM handler writes its profile before it ends."""
         if threading.current_thread() is not threading.main_thread():
             return
         with contextlib.suppress(ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Loads the agent by path in a process that may never have heard of rldbg.
+"""Loads the agent by path in a process that may not have rldbg installed.
 
 This directory is on PYTHONPATH of an armed run. It holds `sitecustomize` and this module, and no other name that could
 hide one of the user's.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE = "rldbg_agent"
-# Helpers of others that run Python but none of the user's code: an agent there would only be in the way.
+# Third-party helper processes that run Python but none of the user's code: no agent is needed there.
 NOT_THE_USERS = (
     "/ray/dashboard/",
     "/ray/_private/log_monitor.py",

@@ -1,4 +1,4 @@
-"""What one thread waits for, from its frames, the objects in them, the source line and the kernel's word.
+"""What one thread waits for, from its frames, the objects in them, the source line and the kernel's information.
 
 The frames between the user's code and the innermost one name the call that waits; the outermost that is known says
 most (`queue.get`, not the lock inside of it). Where the user's line waits in C, the line and the system call tell.

@@ -1,4 +1,4 @@
-"""Which processes of this host are meant, and who each of them is, from command lines and environments."""
+"""Which processes of this host are selected, and the identity of each, from command lines and environments."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from .objects import Object
 
 _MOST = 256
 _TORCHRUN = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)|torch/distributed/run\.py")
-# The command itself and its brokers; not a program that only lies in a folder of that name.
+# The rldbg command and its brokers; not a program that is only in a folder of that name.
 _OURS = re.compile(r"\S+\s+(?:\S*/rldbg(?:\s|$)|-m\s+rldbg\b)")
 
 

@@ -12,7 +12,7 @@ _LOCAL = ("127.0.0.1", "::1")
 
 def connected_processes(pid: int, everyone: Iterable[int], library: str) -> list[int] | None:
     """Those with a library at the other end of any connection; None when only other hosts, or
-    processes that may not be looked at, can be there."""
+    processes that we may not inspect, can be there."""
     own = _sockets(pid)
     rows = [
         row
@@ -26,7 +26,7 @@ def connected_processes(pid: int, everyone: Iterable[int], library: str) -> list
     open_ends = far - {"", "0"}
     sockets = {each: found for each in everyone if each != pid and (found := _sockets(each) & open_ends)}
     others = [each for each in sockets if _uses(each, library)]
-    # Those that no process has which may be looked at belong to another user, or to another container.
+    # Sockets of no process that we may inspect belong to another user or container.
     hidden = open_ends - own - {inode for found in sockets.values() for inode in found}
     elsewhere = any(peer.rpartition(":")[0] not in (*_LOCAL, local.rpartition(":")[0]) for local, peer in mine)
     return None if (elsewhere or hidden) and not others else sorted(others)
@@ -55,7 +55,7 @@ def _sockets(pid: int) -> set[str]:
 
 
 def _descriptors(pid: int) -> list[tuple[int, str]]:
-    """Of the sockets of a process; empty where it may not be looked at."""
+    """The sockets of a process; empty if we may not inspect it."""
     try:
         found = [(int(each.name), _target(each)) for each in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:

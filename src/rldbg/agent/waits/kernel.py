@@ -250,11 +250,11 @@ def descendants(pid: int, everyone: dict[int, Facts]) -> list[int]:
 
 
 def hidden_relatives(pid: int, everyone: Mapping[int, Facts]) -> bool:
-    """Whether one of the processes that may have inherited a pipe of this one may not be looked at (sudo, setuid)."""
+    """Whether a process that may have inherited a pipe of this one cannot be inspected (sudo, setuid)."""
     top = pid
     while (parent := int(everyone.get(top, {}).get("parent") or 0)) in everyone and _owner(parent) == _owner(pid):
         top = parent
-    # One that has ended has no files, though the kernel shows them to nobody but root.
+    # A process that has ended has no open files, but only root may see that.
     living = [each for each in descendants(top, dict(everyone)) if everyone[each]["state"] not in ("zombie", "dead")]
     return any(not os.access(f"/proc/{each}/fd", os.R_OK) and process_facts(each) for each in living)
 
@@ -288,7 +288,7 @@ def ends_of(inode: str, everyone: dict[int, Facts]) -> list[Facts]:
 
 
 def tracing_note(pid: int) -> str:
-    """Why this process may not be looked at, and what gives the right to."""
+    """Why this process cannot be inspected, and how to get the right to."""
     me, owner = os.geteuid(), _owner(pid)
     if owner is None:
         return f"process {pid} does not exist on this host"

@@ -1,4 +1,4 @@
-"""One thread under examination: its frames, the kernel's word about it, and the sources of its code."""
+"""One thread that is inspected: its frames, the kernel's information about it, and its source files."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -42,7 +42,7 @@ class ProcessMemory:
         return b"".join(self._page(number) for number in range(first, last + 1))[begin : begin + size]
 
     def _page(self, number: int) -> bytes:
-        """Each page is read once: one look sees one state, and reads little."""
+        """Each page is read once, so that a snapshot is consistent per page and cheap."""
         if number not in self._pages:
             try:
                 self._pages[number] = os.pread(self._file, _PAGE, number << _PAGE_BITS)

@@ -11,7 +11,7 @@ from .spied import find_py_spy, spied_threads
 _GPU_CALL = re.compile(r"(cu|cuda|hip)(Ctx|Device|Stream|Event)(Synchronize|Query)\w*|(cu|cuda|hip)Memcpy\w*")
 _GPU_LIBRARY = re.compile(r"/(libcuda|libcudart|libamdhip64|libhsa-runtime64)[.-][^/]*$")
 _NCCL_CALL = re.compile(r"p?nccl(CommInit\w*|CommSplit|GroupEnd|CommFinalize|CommDestroy)")
-# What is known of a thread from Python and the kernel alone says nothing about these.
+# Waits that Python frames and the kernel alone do not show.
 _UNCLEAR = frozenset({"computing", "unknown", "native"})
 
 
@@ -45,7 +45,7 @@ def add_native_waits(pid: int, threads: Sequence[Facts], tool: str = "") -> Mapp
 
 
 def _add_interpreter_waits(threads: Sequence[Facts], owners: Sequence[int]) -> None:
-    """A thread that has the interpreter while it sleeps in the kernel keeps all others from going on."""
+    """A thread that holds the GIL while it sleeps in the kernel blocks all others."""
     owner = next((t for t in threads if t["native"] in owners and t["kernel"].get("state") == "sleeping"), None)
     if owner is None:
         return

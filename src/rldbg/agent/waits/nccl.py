@@ -10,7 +10,7 @@ from .kernel import environment_of
 
 _RAS = "localhost:28028"
 _CONNECT_S = 0.5
-# The service itself waits 5 s for ranks that do not answer it, once or twice: just then its word is wanted.
+# The service waits 5 s for ranks that do not answer, once or twice: its answer is needed in just that case.
 _ANSWER_S = 20.0
 _MOST_BYTES = 1 << 20
 _TROUBLE = re.compile(r"^(Errors|Warnings)\n=+\n", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Looks at processes of this host that carry no agent: stacks and waits, as plain data.
+"""Inspects processes of this host that have no agent: stacks and waits, as plain data.
 
 `main` reads a request (a JSON object) from its first argument and prints a JSON list, also from a zip file elsewhere.
 """
@@ -148,7 +148,7 @@ class _Looks:
 
 
 def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
-    """Marks the threads whose frames or processor time say that they go on; a wait for a GPU takes time as well."""
+    """Marks the threads that are running, by their frames or CPU time; a wait for a GPU uses CPU time as well."""
     first = {thread["native"]: thread for thread in before.get("threads") or []}
     old_children, children = ({child["pid"] for child in each.get("children") or []} for each in (before, after))
     after["replaced_children"] = bool(old_children) and not old_children & children

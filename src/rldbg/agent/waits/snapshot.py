@@ -1,4 +1,4 @@
-"""Everything known about the waits of one process, as plain data that can be sent to whoever puts many together."""
+"""Everything known about the waits of one process, as plain data that can be sent and merged with others."""
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
@@ -287,7 +287,7 @@ def _leads_elsewhere(wait: Wait) -> bool:
 
 
 def _known_ends(pid: int, ends: set[int], everyone: Mapping[int, Facts]) -> list[int] | None:
-    """None where a process may have it that may not be looked at."""
+    """None if a process that we may not inspect may have it."""
     return sorted(ends) if ends - {pid} or not hidden_relatives(pid, everyone) else None
 
 
@@ -307,7 +307,7 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
             wait["accepted"] = False
             other = listener(pid, str(file["peer"]))
         ends = ends_of(other, dict(everyone)) if other else []
-        # An end that no process has which may be looked at is another user's, or in another container.
+        # An end that no inspectable process has is another user's, or in another container.
         wait["ends"] = sorted({end["pid"] for end in ends}) if ends or not other else None
         wait["sockets"] = [[end["pid"], end["descriptor"]] for end in ends]
     elif file.get("kind") == "socket" and not file.get("local") and (peer := unix_peer(str(file["inode"]))):

@@ -42,7 +42,8 @@ class SpiedProcess:
 
 
 def spied_threads(pid: int, tool: str, *, native: bool = False) -> list[ThreadView] | str:
-    """Threads as py-spy sees them, else the reason why not. Native frames need the process to stand still a moment."""
+    """Threads as py-spy sees them, else the reason why not. Native frames need the process to be paused for a
+    moment."""
     if not tool:
         return "py-spy is not installed (pip install py-spy)"
     options = ["--native"] if native else ["--nonblocking"]
