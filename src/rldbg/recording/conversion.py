@@ -1,4 +1,4 @@
-"""A recording written again in another format: whole or not at all, with a journal, and a word on what was lost.
+"""Write a recording in another format: completely or not at all, with a journal and a list of what was lost.
 
 The result is put together beside its place and renamed when it is complete, so an interrupted conversion leaves
 nothing that looks like a recording.

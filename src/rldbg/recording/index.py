@@ -1,11 +1,11 @@
-"""The index: a cache of a recording's listing and summary, so that 100,000 files need not be looked at again.
+"""The index: a cache of a recording's listing and summary, so that 100,000 files need not be listed again.
 
-It is rebuilt whenever anything speaks against it: a folder changed, a journal or a growing file changed, it was
-made while files were still coming, another version made it, or its checksum does not fit. A recording that cannot
-be written to is just not cached, and an index never replaces a file that is not one.
+It is rebuilt if a folder, a journal or a growing file has changed, if it was made while files were still being written
+or by another version, or if its checksum is wrong. A read-only recording is not cached, and an index never replaces a
+file that is not an index.
 
-The file is one JSON object. Columns of the listing are strings, which are cut into numbers only when somebody asks
-for the records themselves: showing the summary of a recording must not cost what listing it would.
+The file is one JSON object. Columns of the listing are strings, which are parsed only when the records themselves are
+needed: showing the summary must be cheaper than listing.
 """
 
 import contextlib
@@ -37,14 +37,14 @@ _BETWEEN_FILES = "//"  # no name of a file has two slashes in a row
 
 
 class Cached(NamedTuple):
-    """An index that still tells the truth."""
+    """An index that is up to date."""
 
     layout: str
     summary: dict[str, Any] | None
     columns: dict[str, Any]
 
     def listing(self) -> Listing | None:
-        """The listing; None when the columns make no sense, which a checksum cannot rule out for all time."""
+        """The listing; None if the columns are invalid despite a correct checksum."""
         try:
             kinds = self.columns["kinds"]
             numbers = {name: list(map(int, _cut(self.columns[name], ","))) for name in (*_NUMBERS, "kind")}
@@ -60,7 +60,7 @@ class Cached(NamedTuple):
 
 
 def load(tree: LocalTree, layout: str | None = None) -> Cached | None:
-    """The index of a recording (in this layout), if there is one and it still tells the truth."""
+    """The index of a recording (in this layout), if there is one and it is up to date."""
     if tree.only:
         return None
     for name in (INDEX_NAME, _HIDDEN_NAME):
@@ -73,7 +73,7 @@ def load(tree: LocalTree, layout: str | None = None) -> Cached | None:
 
 
 def save(tree: LocalTree, layout: Layout, listing: Listing, took_s: float, summary: dict[str, Any] | None) -> None:
-    """Keeps the listing, if that is worth it and possible; says nothing when it is not."""
+    """Writes the index, if it is worthwhile and possible."""
     scan = tree.scan
     if tree.only or (len(scan.files) < _WORTH_FILES and took_s < _WORTH_S):
         return

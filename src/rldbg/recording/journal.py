@@ -69,7 +69,8 @@ class JournalWriter:
         self._line({"event": "stop", "reason": reason})
 
     def close(self, *, release: bool) -> None:
-        """The last line. The file is let go only if nobody can be about to write to it: numbers of files come again."""
+        """Writes the last line. The file is closed only if no thread can be about to write to it: file descriptors are
+        reused."""
         self._line({"event": "close", "time": time.time()})
         if release:
             os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""What the journals of a recording say about its files: one finding for each thing that is not as it should be."""
+"""What the journals of a recording say about its files: one finding per problem."""
 
 import os
 from collections.abc import Iterable, Iterator

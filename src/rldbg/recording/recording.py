@@ -86,7 +86,7 @@ class Recording:
 
     @property
     def listing(self) -> Listing:
-        """Every record, what stood in the way of listing more, and files of no use."""
+        """Every record, problems met while listing, and files that are not part of the layout."""
         if self._listing is None:
             cached = self._cached.listing() if self._cached else None
             self._listing = _narrowed(cached or self.layout.survey(self.tree), self.within)
@@ -97,7 +97,7 @@ class Recording:
 
     @property
     def title(self) -> str:
-        """What was opened, as people should see it."""
+        """The path or URL that was opened, for messages."""
         return f"{self.tree.title}/{self.within}".rstrip("/") if self.within else self.tree.title
 
     def kinds(self) -> tuple[str, ...]:

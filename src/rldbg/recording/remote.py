@@ -62,7 +62,7 @@ class RemoteTree:
         return target
 
     def _fetch(self, name: str, info: Mapping[str, Any], target: Path) -> None:
-        """What goes wrong with one file is that file's affair: the others may still arrive."""
+        """An error concerns one file only; the others are still fetched."""
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
@@ -136,7 +136,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _reaching(title: str) -> Iterator[None]:
-    """What goes wrong on the way to a store, in our words. Each store's client has errors of its own."""
+    """Translates the errors of store clients into ours."""
     try:
         yield
     except FileNotFoundError as error:

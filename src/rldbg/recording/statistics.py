@@ -1,4 +1,4 @@
-"""The few numbers that describe a field at a glance: how much, of what type, how large, and what is not a number."""
+"""Summary statistics of a field: size, dtype, range, and how many values are not finite."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""What a recording holds, at a glance, and whether it looks healthy: listing and journals only, no file is decoded
-except to count samples, and that within a limit that is stated when it is reached."""
+"""The summary of a recording and its obvious problems, from the listing and the journals only. Files are decoded only
+to count samples, up to a limit that is reported when it is reached."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """What is wrong with a recording: every file is read, nothing cached is trusted.
 
-Three passes: what the layout's own books say (journal, markers), what decoding every record shows, and what is
-missing from an otherwise regular grid of steps, ranks and micro-batches.
+Three passes: the layout's own bookkeeping (journal, markers), decoding every record, and gaps in an otherwise regular
+grid of steps, ranks and micro-batches.
 """
 
 from collections import Counter, defaultdict
@@ -92,7 +92,7 @@ def _bad_checksums(recording: RecordSource, known: set[str]) -> Iterator[Finding
 
 
 def damage(where: str, error: IncompleteDataError) -> Finding:
-    """A file that cannot be read, and whether it wanted to do harm."""
+    """A file that cannot be read, and whether it is hostile."""
     cause = error.__cause__
     hostile = isinstance(cause, Malformed) and cause.reason.startswith("hostile")
     return Finding(

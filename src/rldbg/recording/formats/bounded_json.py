@@ -1,4 +1,4 @@
-"""JSON from files nobody vouches for: UTF-8 only, depth and numbers bounded, one kind of error."""
+"""JSON from untrusted files: UTF-8 only, depth and numbers bounded, one kind of error."""
 
 import json
 import re

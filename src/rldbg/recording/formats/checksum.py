@@ -1,6 +1,6 @@
 """CRC-32, the checksum of every file of a recording, also of one whose pieces were summed apart by several threads.
 
-isal computes the same number as zlib, some eight times as fast; zlib is what there is where no wheel of it exists.
+isal computes the same number as zlib, about eight times as fast; zlib is used where isal is not available.
 Joining uses that appending n bytes to a message multiplies its CRC by x^(8n) modulo the CRC polynomial. Numbers are
 polynomials over GF(2) with the lowest power in the highest bit, as zlib's crc32 has them.
 """

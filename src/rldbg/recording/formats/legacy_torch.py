@@ -16,7 +16,7 @@ from rldbg.recording.formats.torch_rebuild import BITS, Storage, StorageClass
 MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _SYSTEM_PICKLES = 3
 
-# Reads the pickle that the bytes begin with, given who answers persistent ids: its value, and how long it is.
+# Reads the pickle at the start of the bytes, given a resolver of persistent ids; returns its value and length.
 ReadPickle = Callable[[bytes, Callable[[Any], Any]], tuple[Any, int]]
 
 
@@ -61,7 +61,7 @@ def read_legacy(data: bytes, read_pickle: ReadPickle) -> Any:
 
 
 class _Promised:
-    """Answers references before the storages are read, with zeros that nobody looks at."""
+    """Answers references before the storages are read, with placeholder zeros."""
 
     def __init__(self, size_bytes: int) -> None:
         self.storages: dict[str, Storage] = {}

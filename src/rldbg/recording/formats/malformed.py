@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rldbg.core import IncompleteDataError
 
-# What the decoders below us raise on bytes that make no sense. Anything else would be a bug of ours.
+# What the decoders raise for invalid bytes. Anything else is a bug of ours.
 _DECODER_ERRORS = (
     ArithmeticError,
     AttributeError,

@@ -1,7 +1,6 @@
 """Reads MessagePack without running any code: numbers, texts, bytes, lists and maps. Lists of numbers become arrays.
 
-A file says how long its parts are before they come; no more is believed than there are bytes left, and nothing is
-nested deeper than any honest file.
+Declared lengths are checked against the bytes left, and the nesting depth is limited.
 """
 
 import struct

@@ -2,7 +2,7 @@
 
 Where an opcode starts depends on all opcodes before it, so one run cannot be read by numpy; two thousand can. Their
 starts are guessed from bytes that look like MARK and a number, behind a new list or the batch before. A wrong guess
-costs a lane and nothing else, because only runs that the reader of the pickle arrives at by itself are ever asked for.
+only wastes a lane, because the reader of the pickle asks only for runs that it reaches by itself.
 """
 
 import numpy as np
@@ -80,7 +80,7 @@ class NumberLanes:
         return self._runs_of(trail[: last + 1])
 
     def _chosen(self, guesses: np.ndarray) -> np.ndarray:
-        """The first guess, which was asked for, and others like it that at a glance are, or properly ended as, runs.
+        """The first guess, which was asked for, and similar ones that look like complete runs.
 
         Most runs of one width need no lane, so that lanes go to runs as varied as the first; where it begins with
         one width only (zeros for a prompt, then floats), to those that begin with the same.

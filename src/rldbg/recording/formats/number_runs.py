@@ -1,7 +1,7 @@
 """Runs of numbers in a pickle, read by numpy instead of opcode by opcode.
 
 A pickled list of numbers is MARK, opcodes of 2 to 10 bytes each, APPENDS. Where all opcodes are of one width, a run is
-a strided column and is read as one. Runs of mixed widths (token ids) are the affair of number_lanes.
+a strided column and is read as one. Runs of mixed widths (token ids) are read by number_lanes.
 """
 
 import struct

@@ -1,6 +1,6 @@
 """Plain data and arrays as a protocol 2 pickle, of the few opcodes that every torch.load accepts.
 
-Lists of numbers are the affair of number_opcodes.
+Lists of numbers are written by number_opcodes.
 """
 
 import struct

@@ -1,4 +1,5 @@
-"""The last pass over what a pickle gave: shells become arrays, and shapes of data no reader could survive are refused.
+"""The last pass over the result of a pickle: placeholders become arrays, and data that would exhaust a reader is
+refused.
 
 A pickle may hold itself, nest without end, or name one list a million times; a few bytes then stand for more than
 any reader can walk. Each container is visited once here, so this pass itself is bounded by the file.

@@ -118,7 +118,7 @@ class FieldRestorer:
 
 
 def undescribed_rows(values: list[Any]) -> Any:
-    """Rows of a file without a sidecar: ragged numbers, one number a sample, or the list as it is."""
+    """Rows of a file without a sidecar: ragged numbers, one number per sample, or the list as it is."""
     values = [value.item() if np.ndim(value) == 0 and hasattr(value, "item") else value for value in values]
     if values and all(isinstance(value, list | np.ndarray) for value in values):
         kinds = {kind for value in values for kind in _kinds(value)}

@@ -107,7 +107,7 @@ def _base_dtype(dtype: str) -> np.dtype[Any]:
 
 
 def _are_integers(value: Any) -> bool:
-    """Whether nested lists hold integers only; numpy would cut fractions off without a word."""
+    """Whether nested lists hold integers only; numpy would silently truncate fractions."""
     while isinstance(value, list) and value and all(isinstance(item, list) for item in value):
         value = [number for row in value for number in row]
     return {int, bool}.issuperset(map(type, value)) if isinstance(value, list) else type(value) is int

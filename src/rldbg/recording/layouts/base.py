@@ -23,7 +23,7 @@ VALIDATION = "validation"
 class Entry(NamedTuple):
     """One record as the index knows it, without having read it.
 
-    `part` tells records of one file apart (a line, a micro-batch); what it means is the layout's own affair.
+    `part` tells records of one file apart (a line, a micro-batch); its meaning is private to the layout.
     `rows` is the number of samples, UNCOUNTED where only reading the file would tell.
     """
 
@@ -45,7 +45,8 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All records of a tree in the order of their keys, what stood in the way of listing more, and files of no use."""
+    """All records of a tree in the order of their keys, problems met while listing, and files that are not part of
+    it."""
 
     entries: tuple[Entry, ...]
     findings: tuple[Finding, ...] = ()

@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger(__name__)
 _SLAB_BYTES = 32 * 2**20
 
 Take = Callable[[int], np.ndarray]
-"""Gives so many bytes of host memory."""
+"""Returns that many bytes of host memory."""
 
 
 class PinnedSlabs:
@@ -154,7 +154,7 @@ class DeviceStream:
         self._freed = 0
 
     def send(self, pending: list[PendingCopy], take: Take) -> "Transfer":
-        """Starts the way of these tensors. The caller may overwrite them in stream order when this returns."""
+        """Starts the transfer of these tensors. The caller may overwrite them in stream order when this returns."""
         batches = transfer_batches(pending, take)
         for batch in batches:
             self.slabs.pin(batch.target)
@@ -221,7 +221,7 @@ class Devices:
         self._streams: dict[Any, DeviceStream] = {}
 
     def send(self, pending: list[PendingCopy], take: Take) -> list[Transfer]:
-        """Starts the way of these tensors into memory that is taken for them."""
+        """Starts the transfer of these tensors into newly taken memory."""
         if _cuda().is_current_stream_capturing():
             raise ValueError("nothing can be recorded while a CUDA graph is being captured")
         by_device: dict[Any, list[PendingCopy]] = {}
@@ -239,7 +239,7 @@ class Devices:
 
 
 def _address(memory: np.ndarray) -> int:
-    # `.ctypes.data` would run a screenful of Python on the training thread.
+    # `.ctypes.data` would execute much Python code on the training thread.
     return int(memory.__array_interface__["data"][0])
 
 

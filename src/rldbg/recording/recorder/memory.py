@@ -26,7 +26,7 @@ class SnapshotMemory(Protocol):
         """Bytes held."""
 
     def take(self, size: int) -> np.ndarray:
-        """So many writable bytes."""
+        """That many writable bytes."""
 
     def undo(self) -> None:
         """Gives the piece taken last back."""
@@ -59,7 +59,7 @@ class ArenaMemory:
         return self._arena.view(block)[:size]
 
     def _holds_all_that_is_in_use(self, size: int) -> bool:
-        """Whether waiting is in vain. What others gave back since the last look may have made room."""
+        """Whether waiting is useless. Memory given back since the last check may be enough."""
         return self._arena.free_bytes() + self.size == self._arena.capacity and not self._arena.has_room(size)
 
     def undo(self) -> None:

@@ -2,9 +2,9 @@
 
     {"pin": [steps], "stop": name or null, "reason": "..."}
 
-A recorder looks for it at the end of each step: one call of `stat`, and a read when it has changed. Whoever meets a new
-`stop` first, at the end of step N, writes N + 1 into RECORDING/.watch/stop-NAME, and everybody stops at the end of that
-step. Ranks wait for each other in collectives, so none of them has ended it before.
+A recorder looks for it at the end of each step: one call of `stat`, and a read when it has changed. The first recorder
+that sees a new `stop`, at the end of step N, writes N + 1 into RECORDING/.watch/stop-NAME, and all ranks stop at the
+end of that step. Ranks wait for each other in collectives, so none of them has ended it before.
 """
 
 import json
@@ -18,7 +18,7 @@ from types import FrameType
 from rldbg import agent
 
 WATCH_FOLDER = ".watch"
-"""Below a recording: what the tripwire says about it. Layouts do not see it."""
+"""Folder of `rldbg watch` in a recording. Layouts ignore it."""
 _JUDGED = "judged"
 _FILE = "orders.json"
 _STOP = "stop-"
@@ -36,7 +36,7 @@ def give_orders(recording: Path, *, pin: Iterable[int], stop: str | None, reason
 
 
 def stop_step(recording: Path | str, stop: str) -> int | None:
-    """The step at whose end ranks stop, once one of them has met the order."""
+    """The step at whose end ranks stop, once one of them has seen the order."""
     try:
         with open(os.path.join(recording, WATCH_FOLDER, _STOP + stop), encoding="utf-8") as file:  # noqa: PTH118
             text = file.read()
@@ -46,7 +46,7 @@ def stop_step(recording: Path | str, stop: str) -> int | None:
 
 
 def note_judged(recording: Path, step: int) -> None:
-    """RECORDING/.watch/judged: the last step that the tripwire has judged. Recorders keep those that it has not."""
+    """RECORDING/.watch/judged: the last step that `rldbg watch` has checked. Recorders keep later steps."""
     folder = recording / WATCH_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{_JUDGED}"
@@ -64,7 +64,7 @@ def last_judged(recording: Path) -> int | None:
 
 
 def forget_orders(recording: Path) -> None:
-    """What an earlier run left must not stop this one."""
+    """Ignores orders left by an earlier run."""
     folder = recording / WATCH_FOLDER
     for file in [*folder.glob(f"{_STOP}*"), folder / _FILE, folder / _JUDGED]:
         file.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ class Orders:
             self._stop, self._last = orders["stop"], None
 
     def _stop_here(self, step: int) -> None:
-        """In a run, as at a breakpoint: `rldbg attach` opens a prompt, `rldbg continue` lets it go on. Elsewhere the
+        """In a run, as at a breakpoint: `rldbg attach` opens a prompt, `rldbg continue` resumes it. Elsewhere the
         program ends, by an exception that hooks inside frameworks do not catch."""
         text = f"rldbg watch: stopped after step {step}: {self._reason}"
         running = agent.start()

@@ -21,15 +21,15 @@ from rldbg.recording.recorder.tensors import dtype_name, is_plain, name_of, plai
 from rldbg.recording.recorder.warn_once import WarnOnce
 from rldbg.recording.records import EncodedArray, RecordKey
 
-# So much of a model is handed over as one; the buffer has to hold it in one piece.
+# Bytes of a model that are handed over as one batch; the buffer must hold it in one piece.
 _TOGETHER_BYTES = 8 * 2**20
-# What wrappers put into the names of parameters that their users never gave them.
+# Prefixes that wrappers add to parameter names.
 _WRAPPERS = re.compile(r"_fsdp_wrapped_module\.|_orig_mod\.|_checkpoint_wrapped_module\.|^module\.")
 # The placement of a parameter that FSDP1 has cut: a rank's part says neither where it begins nor where it ends.
 FLAT_SHARD = "FlatShard()"
 _CHUNK = 2**17
 _FEW = 2**13
-# Of the sum of squares: what is left of it must be so large for its digits to be right.
+# The share of the sum of squares that must remain after the subtraction for its digits to be right.
 _CANCELLED = 1e-6
 _FSDP1 = "FullyShardedDataParallel"
 
@@ -258,7 +258,7 @@ def _deviation(value: np.ndarray | EncodedArray, count: int, mean: float | None,
 
 
 def _sum_of_squares(chunk: np.ndarray) -> float:
-    """Of many numbers not as a dot product: BLAS would wake its threads, which wait busily beside the training's."""
+    """Not as a dot product for many numbers: BLAS would wake its threads, which busy-wait and slow down training."""
     return float(chunk @ chunk if chunk.size <= _FEW else np.einsum("i,i->", chunk, chunk))
 
 

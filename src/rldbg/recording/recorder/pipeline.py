@@ -23,8 +23,8 @@ from rldbg.recording.recorder.warn_once import WarnOnce
 # passing one on would cost more than it saves.
 _SMALL_BYTES = 256 * 2**10
 _SMALL_TOGETHER = 16
-# What a step records is left alone until the step has ended, something asks for it, so much has come, or so long has
-# passed: until then the interpreter belongs to the trainer, which right after a step hands its weights on.
+# Records wait until the step has ended, a flush is requested, or one of these limits of size and time is reached: until
+# then the trainer has the GIL to itself, and right after a step it sends its weights.
 _WAIT_S = 0.5
 _AFTER_STEP_S = 0.05
 _AT_ONCE_S = 0.0
@@ -84,7 +84,7 @@ class Pipeline:
         self._stop = stop
         self._is_stopped = is_stopped
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
-        self._deadlines_s: SimpleQueue[float] = SimpleQueue()  # the seconds that there still are
+        self._deadlines_s: SimpleQueue[float] = SimpleQueue()  # the seconds that are left
         self._bytes_handed = 0  # counted by those who hand over, one at a time
         self._bytes_seen = 0
         self._jobs: SimpleQueue[_WriterTask | None] = SimpleQueue()
@@ -155,7 +155,7 @@ class Pipeline:
                     if smallest_first:
                         self._sort_jobs()
                     self._file_small()
-                finally:  # whoever waits for it is always answered
+                finally:  # a waiting caller always gets an answer
                     self._flushes.append((set(self._unfinished), reached))
                     self._answer_flushes()
             case _Finished(batches):

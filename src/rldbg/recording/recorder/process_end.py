@@ -13,7 +13,7 @@ from typing import Any
 
 
 class ProcessEnd:
-    """Calls `finish` once when the process ends, and `on_signal` when SIGTERM is caught by somebody after us."""
+    """Calls `finish` once when the process ends, and `on_signal` when a later handler catches SIGTERM."""
 
     def __init__(self, *, finish: Callable[[], None], on_signal: Callable[[], None]) -> None:
         self._process = os.getpid()
@@ -26,7 +26,7 @@ class ProcessEnd:
         self._install()
 
     def cancel(self) -> None:
-        """Takes everything back that is still ours to take back."""
+        """Restores the handlers that are still ours."""
         self._finalizer.cancel()
         if self._installed and signal.getsignal(signal.SIGTERM) == self._handle and _may_set_handlers():
             signal.signal(signal.SIGTERM, self._previous)

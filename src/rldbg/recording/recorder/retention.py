@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-# Steps that the tripwire has not judged yet stay, up to so many times as many as are kept.
+# Steps that `rldbg watch` has not checked yet stay, up to this multiple of the number of kept steps.
 _MOST_BEHIND = 8
 
 
@@ -54,7 +54,7 @@ class Retention:
             return [file.name for file in gone]
 
     def _old(self, keep_last: int) -> list[int]:
-        """The steps that may go. The tripwire runs beside the training: it may not have seen short steps yet."""
+        """The steps that may be removed, without those that `rldbg watch` has not checked yet."""
         old = [step for step in sorted(self._steps)[:-keep_last] if step not in self._pinned]
         last_judged = self._last_judged() if old else None
         if last_judged is None:

@@ -1,4 +1,5 @@
-"""Whether a record is what its kind declares. Deviations are said, never corrected: the record is kept as it is."""
+"""Whether a record is what its kind declares. Deviations are reported, never corrected: the record is kept
+unchanged."""
 
 from collections.abc import Mapping
 from typing import Any

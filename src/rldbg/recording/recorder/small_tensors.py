@@ -12,7 +12,7 @@ import numpy as np
 from rldbg.recording.recorder.tensors import array_from_bytes, name_of
 from rldbg.recording.records import EncodedArray
 
-# Called without letting go of the interpreter: getting it back can take longer than a small copy does.
+# Called without releasing the GIL: getting it back can take longer than a small copy.
 _MEMMOVE = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
     ("memmove", ctypes.PyDLL(None))
 )

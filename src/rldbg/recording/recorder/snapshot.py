@@ -150,14 +150,14 @@ class Snapshot:
         raw = self._take(array.nbytes)
         target = raw.view(dtype).reshape(array.shape)
         if 0 < array.nbytes <= _COPY_AT_ONCE_BYTES and array.flags.c_contiguous and array.dtype == dtype:
-            # numpy lets go of the interpreter for a copy; getting it back can take longer than a small copy does.
+            # numpy releases the GIL for a copy; getting it back can take longer than a small copy.
             raw.data[:] = array.reshape(-1).view(np.uint8).data
         else:
             np.copyto(target, array)
         return target
 
     def _take(self, size: int) -> np.ndarray:
-        """So many bytes, and those that the leaves are charged with: blocks of their own would cost more."""
+        """Takes that many bytes plus those charged for non-array data, in one block."""
         raw = self.memory.take(size + _LEAF_BYTES * self._leaves)[:size]
         self._leaves = 0
         return raw

@@ -28,7 +28,7 @@ class FilePiece(NamedTuple):
 
 
 class SharedWriting:
-    """The pieces of one file, summed and written by whoever has time; each piece exactly once."""
+    """The pieces of one file, checksummed and written by any idle thread; each piece exactly once."""
 
     def __init__(self, descriptor: int, pieces: Sequence[FilePiece]) -> None:
         self._descriptor = descriptor
@@ -41,7 +41,7 @@ class SharedWriting:
         self._error: BaseException | None = None
 
     def help(self) -> None:
-        """Writes pieces until none is left that nobody has begun."""
+        """Writes pieces until all have been started."""
         while (index := self._claim()) is not None:
             try:
                 self._sums[index] = _write_piece(self._descriptor, self._pieces[index])
@@ -51,7 +51,7 @@ class SharedWriting:
                 self._finish_one()
 
     def finish(self) -> tuple[int, int]:
-        """Writes what nobody has begun, waits for those who help, and returns the file's size and CRC-32."""
+        """Writes the remaining pieces, waits for helping threads, and returns the file's size and CRC-32."""
         self.help()
         if self._pieces:
             self._complete.wait()
