@@ -1,4 +1,4 @@
-"""Continuous batching over HTTP: tokens a second at N concurrent requests against one at a time, and against
+"""Continuous batching over HTTP: tokens per second at N concurrent requests against one at a time, and against
 `model.generate` on an equal static batch in this process. The model has random weights.
 
     python benchmarks/bench_serve.py                                            the tiny model, 32 at once

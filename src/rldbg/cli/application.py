@@ -80,7 +80,7 @@ def _print_completion(ctx: click.Context, _parameter: click.Parameter, value: st
     is_eager=True,
     expose_value=False,
     callback=_show_version,
-    help="Print the version and what is installed beside it, then exit.",
+    help="Print the versions of rldbg and related packages, then exit.",
 )
 @click.option(
     "--completion",
@@ -111,7 +111,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail({"kind": "interrupted", "message": "interrupted", "hint": ""}, ExitCode.INTERRUPTED, wants_json)
     except BrokenPipeError:
-        # The reader of our output has closed it (`rldbg show | head`): stdout must not be flushed again.
+        # The reader of stdout has closed it (`rldbg show | head`): do not flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitCode.OK
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`rldbg check-template MODEL`: whether a chat template is fit for multi-turn training."""
+"""`rldbg check-template MODEL`: whether a chat template is suitable for multi-turn training."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -99,8 +99,8 @@ def is_quiet() -> bool:
 
 
 def _write_line(text: str, stream: TextIO) -> None:
-    """In one piece: ranks that share a stream must not end up within each other's lines. And at once: a verb may go on
-    for hours after it, with a pipe or a file as its output."""
+    """In one write, so that ranks that share a stream do not mix lines; and flushed, because a verb may run for hours
+    afterwards."""
     stream.write(text + "\n")
     stream.flush()
 

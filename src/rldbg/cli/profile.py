@@ -137,7 +137,7 @@ def command(
 
 
 def _launch_request(command: tuple[str, ...], *, laptop: bool = False, model: str = "") -> "Request":
-    """The command as it is: a profile of another name or length would be that of another run."""
+    """Runs the command unchanged: another name or length would profile a different run."""
     from rldbg.launch import Request, in_one_process, resolve_command
 
     argv, script = resolve_command(command)
@@ -192,7 +192,7 @@ def asked_by_variables() -> bool:
 
 
 def profile_this_command(run_folder: Path | None) -> int:
-    """The command line that we are, once more and profiled: the documented variables need no other word."""
+    """Runs this command line again, profiled, as the documented variables ask for."""
     import sys
 
     from rldbg.profiling import ProfileRequest

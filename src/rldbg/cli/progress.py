@@ -1,4 +1,4 @@
-"""Progress with a rate on the terminal, for what takes more than two seconds; nothing where nobody watches."""
+"""Progress with a rate on a terminal, for work that takes more than two seconds; nothing in a pipe."""
 
 import sys
 import threading
@@ -16,7 +16,7 @@ SHOWN_AFTER_S = 2.0
 
 @contextmanager
 def progress(what: str, unit: str, *, total: int | None = None, as_json: bool = False) -> Iterator[Callable[[], None]]:
-    """Gives what is called once per unit of work that is done, from any thread."""
+    """Yields a function to call once per unit of work done, from any thread."""
     if as_json or is_quiet() or not sys.stderr.isatty():
         yield lambda: None
         return

@@ -129,7 +129,7 @@ def _request(command: tuple[str, ...], settings: "RunSettings", given: dict[str,
     if given["model"] and not given["laptop"]:
         raise UsageError("--model needs --laptop", "elsewhere the model is an option of the framework: --set KEY=VALUE")
     watched = _watched(watch, rules=given["watch_rules"], **{name: given[name] for name in _WATCH_OPTIONS})
-    kinds = _kinds(given["record"] or "")  # first: a script that is not there is taken for the name of a kind
+    kinds = _kinds(given["record"] or "")  # first: a script that does not exist would be taken for the name of a kind
     argv, script = resolve_command(command, dry_run=dry_run)
     argv, left_out = in_one_process(argv) if given["laptop"] and script is None else (argv, "")
     return Request(
@@ -167,7 +167,7 @@ def _watched(watch: bool, **settings: Any) -> "WatchSettings | None":
 
 
 def _apply(settings: "RunSettings") -> None:
-    """What a fix has noted for every run is said, and limits are raised here: the child inherits them."""
+    """Prints the settings saved by `rldbg doctor --fix`, and raises limits here: the child inherits them."""
     from rldbg.doctor import raise_soft_limits
 
     if settings.raise_limits:
@@ -177,7 +177,7 @@ def _apply(settings: "RunSettings") -> None:
 
 
 def _holding_s(given: float | None) -> float:
-    """Nobody inspects a crash of an unattended run: unless --wait asks for it, the job ends at once."""
+    """Without a terminal a crash is not held, unless --wait is given."""
     if given is not None:
         return given
     attended = sys.stdin is not None and sys.stdin.isatty() and not Environment().everything().get("CI")

@@ -1,4 +1,4 @@
-"""`rldbg serve`: servers that stay when the shell is gone. `up` starts one, the other verbs look after it."""
+"""`rldbg serve`: servers that outlive the shell. `up` starts one, the other commands manage it."""
 
 import click
 

@@ -194,7 +194,7 @@ def _start_proxy(up: Up, registry: "Registry", allocation: "Allocation | None") 
 
 
 def _start_engine(engine: str) -> "Starter":
-    """A real engine's own server, one process a replica, each on its own devices."""
+    """A real engine's own server, one process per replica, each on its own devices."""
 
     def start(up: Up, registry: "Registry", allocation: "Allocation | None") -> "Server":
         from rldbg.inference import Allocation, EngineCommand, announce_engine, devices_of, replica_count

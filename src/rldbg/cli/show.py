@@ -1,4 +1,4 @@
-"""`rldbg show`: what is in a recording, and is it healthy; the fields of its records; one sample token by token."""
+"""`rldbg show`: contents and health of a recording, the fields of its records, one sample token by token."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches

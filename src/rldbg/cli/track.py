@@ -1,4 +1,4 @@
-"""`rldbg track`: what is found in each step, to experiment trackers and Prometheus."""
+"""`rldbg track`: log what is found in each step to experiment trackers and Prometheus."""
 
 import sys
 import time

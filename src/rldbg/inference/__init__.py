@@ -1,4 +1,5 @@
-"""Inference: a sampler in this process, servers that outlive you with their protocols and backends, and their registry.
+"""Inference: a sampler in this process; servers that outlive the shell, with their protocols and backends; their
+registry.
 
 The sampler serves the embedded trainer: batches in the order it is given them, random numbers keyed by sample and
 position. Servers batch in the order of arrival.

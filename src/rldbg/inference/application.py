@@ -26,7 +26,7 @@ from rldbg.inference.protocols.trl import Trl, trl_error
 from rldbg.inference.protocols.vllm import Areal, Vllm, areal_error
 from rldbg.inference.request_error import RequestError
 
-# Whether a server is there may be asked by anybody.
+# Health checks need no token.
 _OPEN = ("/health", PROXY_HEALTH)
 
 

@@ -73,7 +73,7 @@ class BackendStatus:
 
 
 class Backend(Protocol):
-    """Everything is called from the server's event loop. A request error is raised as `RequestError`."""
+    """All methods are called from the server's event loop. Invalid requests raise `RequestError`."""
 
     @property
     def card(self) -> ModelCard: ...
@@ -107,9 +107,9 @@ class Backend(Protocol):
     def status(self) -> BackendStatus: ...
 
     def summary(self) -> Mapping[str, Any]:
-        """What a backend has to say of itself beyond its status."""
+        """Facts about the backend beyond its status."""
 
     def report(self) -> Mapping[str, Any] | None:
-        """What to tell when the server goes down: {"summary", "findings"}; None when there is nothing to tell."""
+        """The final report of the server: {"summary", "findings"}, or None."""
 
     async def close(self) -> None: ...

@@ -1,6 +1,5 @@
-"""The commands of real engines: SGLang's and vLLM's own servers, with the flags that mean what ours mean.
-
-They do not say which port they got, so a free one is chosen for them; they are well when GET /health answers 200.
+"""The commands of real engines: SGLang's and vLLM's own servers, with the flags that correspond to ours. They do not
+report which port they got, so a free one is chosen for them; they are healthy when GET /health answers 200.
 """
 
 import importlib.util

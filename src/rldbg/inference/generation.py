@@ -1,4 +1,4 @@
-"""What every protocol asks and every backend answers: one prompt to continue, and what became of it.
+"""The request and result types between protocols and backends: one prompt to continue, and its outcome.
 
 Log probs come in the modes of `rldbg.algorithms.token_sampling`, and every answer says which one it used.
 """
@@ -122,7 +122,7 @@ class Outcome:
 
 
 class PendingGeneration:
-    """A continuation under way. Belongs to the event loop it was made in; the backend fills it from there."""
+    """A running continuation. It belongs to the event loop that created it; the backend fills it from there."""
 
     def __init__(self, job: GenerationJob) -> None:
         self.job = job

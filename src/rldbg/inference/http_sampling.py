@@ -25,7 +25,7 @@ class HttpSampling:
     timeout_s: float = 600.0
 
     def check(self) -> None:
-        """An error if no server is there; said before anything else is started."""
+        """Raises an error if no server answers, before anything else is started."""
         self._ask("GET", "/health", timeout_s=_CHECK_S)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:

@@ -94,7 +94,7 @@ class Registry:
         """Starts the processes, detached from this one; they are not yet ready when this returns."""
         with self._alone():
             folder = self.claim(name)
-            # Whatever is wrong with the last replica is known before the first one is started.
+            # Build all commands first, so that an error is known before the first replica is started.
             planned = [(command(number, folder / f"{number}.ready"), environment(number)) for number in range(count)]
             server = Server(name, backend, model, str(folder), time.time(), (), health)
             try:
@@ -152,7 +152,7 @@ class Registry:
         return found
 
     def probe(self, servers: Sequence[Server]) -> list[list[ReplicaState]]:
-        """The state of every process of these servers, each asked whether it is well."""
+        """The state of every process of these servers, by a health check of each."""
         asked = [(server, process) for server in servers for process in server.processes]
         with ThreadPoolExecutor(max_workers=max(1, min(32, len(asked)))) as pool:
             states = iter(list(pool.map(lambda pair: pair[1].probed(pair[0].health, _PROBE_S), asked)))
@@ -166,7 +166,7 @@ class Registry:
         return server
 
     def stop(self, server: Server, *, grace_s: float = _GRACE_S, noticed_s: float = 0.0) -> list[dict[str, Any]]:
-        """Ends every process of the server and all they started, then forgets it; what they reported at their end."""
+        """Ends every process of the server and their children, removes it, and returns their final reports."""
         end(server.processes, grace_s, noticed_s=noticed_s)
         reports = [_report(file) for file in sorted(Path(server.folder).glob("*.report.json"))]
         shutil.rmtree(server.folder, ignore_errors=True)
@@ -191,7 +191,7 @@ class Registry:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Two shells that ask for one name at the same moment come one after the other."""
+        """Serialises two shells that ask for the same name at the same moment."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(self._folder / ".lock", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -55,13 +55,13 @@ class ServerProcess:
 
     @property
     def state(self) -> ReplicaState:
-        """What is known without asking it."""
+        """The state, without a request to the process."""
         if not self.alive:
             return "crashed"
         return "starting" if self.address is None else "running"
 
     def probed(self, health: str, timeout_s: float) -> ReplicaState:
-        """What is known when it is asked, too."""
+        """The state, with a health check."""
         state = self.state
         if state == "running" and not self.answers(health, timeout_s):
             return "not answering" if self.alive else "crashed"
@@ -86,7 +86,7 @@ class ServerProcess:
         return text.splitlines()[-count:]
 
     def family(self) -> list[psutil.Process]:
-        """The process and everything in its session; nothing when its id belongs to somebody else now."""
+        """The process and everything in its session; empty if its id was reused by another process."""
         try:
             if abs(psutil.Process(self.pid).create_time() - self.created) >= 1:
                 return []
@@ -118,8 +118,8 @@ def spawn(
 
 
 def end(processes: Sequence[ServerProcess], grace_s: float, *, noticed_s: float = 0.0) -> None:
-    """Asks every process to end, then makes them. `noticed_s` is for how long to wait until whoever has to take notice
-    of their end has done so, and their ids are gone too."""
+    """Asks every process to end, then kills those left. `noticed_s` is how long to wait until their parents have reaped
+    them."""
     victims = [victim for process in processes for victim in process.family()]
     _signal(victims, signal.SIGTERM)
     stubborn = _wait_for_end(victims, grace_s)
@@ -133,13 +133,13 @@ def end(processes: Sequence[ServerProcess], grace_s: float, *, noticed_s: float 
 
 
 def _wait_for_end(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Those that are still there after the time. One that only waits for its parent to notice has ended: where the
-    first process of a container notices nothing, it would stay forever."""
+    """The processes that still run after the timeout. A zombie counts as ended: in a container whose first process does
+    not reap, it would stay forever."""
     deadline = time.monotonic() + timeout_s
     while (left := [process for process in processes if _counts(process)]) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     for process in processes:
-        # Whoever started them in this very process takes notice here.
+        # Reaps them if they were started by this process.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
     return left
@@ -153,7 +153,7 @@ def _session(pid: int) -> int | None:
 
 
 def _counts(process: psutil.Process) -> bool:
-    """A process that has ended and only waits for its parent to notice no longer counts as a process."""
+    """Whether a process runs; a zombie does not count."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

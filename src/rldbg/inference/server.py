@@ -1,6 +1,6 @@
 """The process of one replica: `python -m rldbg.inference.server`. `rldbg serve up` starts it.
 
-It says where it listens in the announcement file when it is ready to answer, and ends in order on SIGTERM.
+It writes its address to the announcement file when it is ready, and shuts down on SIGTERM.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rldbg.inference.backend import Backend
 
 _SHUTDOWN_S = 2
-# A client that debugs says nothing for a long time; its connection must still be there afterwards.
+# A client stopped in a debugger is silent for a long time; its connection must stay open.
 _IDLE_S = 3600
 _BACKLOG = 4096
 # A recording does not know the limits of the model that made it.
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_server(build: "Callable[[], Starlette]", announcement: Path, *, port: int, host: str = "127.0.0.1") -> int:
-    """Serve an application until SIGTERM, and say where in the announcement file; return the process's exit code."""
+    """Serve an application until SIGTERM, with its address in the announcement file; return the process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(_serve(build, announcement, host, port))

@@ -84,7 +84,7 @@ def test_every_replica_is_compared_with_the_one_the_other_side_has(base, tmp_pat
 
 
 def sglang_dump(root, whole, pieces, dims, axis):
-    """One file a rank, as sglang's dumper names and fills them."""
+    """One file per rank, as sglang's dumper names and fills them."""
     root.mkdir()
     for rank, piece in enumerate(pieces):
         meta = {"dims": dims, "megatron_parallel_info": {f"{axis}_rank": rank, f"{axis}_size": len(pieces)}}

@@ -1,7 +1,7 @@
 """The embedded backend: a scheduler in a thread of its own, driven by calls that the event loop posts to it.
 
-Only the thread touches the model, the cache and the sequences. Everything it has to tell goes back to the loop in one
-call per iteration.
+Only the thread touches the model, the cache and the sequences. Its results go back to the loop in one call per
+iteration.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ class EmbeddedBackend:
         self._abort(None)
 
     def _take_calls(self) -> bool:
-        """Does what was posted, waiting for it when there is nothing else to do; False when the engine is to end."""
+        """Runs posted calls, and waits for one if nothing else is to do; False when the engine shall end."""
         while True:
             idle = self._paused is not None or not self._scheduler.busy
             try:

@@ -57,7 +57,7 @@ class Scheduler:
         return self._taken_out()
 
     def abort(self, matches: Callable[[Sequence], bool], message: str) -> list[Sequence]:
-        """Ends what matches; what had no token yet says so in the words clients look for."""
+        """Ends matching sequences; those without a token get the message that clients expect."""
         ended = [item for item in (*self.running, *self.waiting) if matches(item)]
         for item in ended:
             item.finish = Finish("abort", message=message if item.tokens else f"Abort before prefill: {message}")

@@ -1,6 +1,6 @@
 """Keys and values of the sequences that are running, one row each, in tensors that stay where they are.
 
-A row holds its tokens from column 0 on; what lies beyond its length is never looked at. Rows 0 .. count - 1 are in
+A row holds its tokens from column 0 on; what lies beyond its length is never read. Rows 0 .. count - 1 are in
 use: a sequence that ends is replaced by the last one, so that a forward pass reads views, not copies.
 
 Shapes in names: b rows, h heads, t columns, d head dimension.
@@ -26,7 +26,7 @@ class SlotCache:
         self._width = 0
         self.is_compileable = False
 
-    # What models and masks ask of any cache.
+    # The interface that models and masks expect of a cache.
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0 if self._prefill is not None else self._width - 1
@@ -46,7 +46,7 @@ class SlotCache:
         values[rows, :, columns] = values_bhtd[:, :, 0]
         return keys[: self.count, :, : self._width], values[: self.count, :, : self._width]
 
-    # What the scheduler does.
+    # The scheduler's side.
 
     def begin_prefill(self, lengths: list[int]) -> None:
         """New rows behind the others; the next forward pass is their prompts, padded on the right."""

@@ -1,4 +1,5 @@
-"""What all protocols share: reading bodies within a limit, answering whatever happens, and noticing who has left."""
+"""What all protocols share: reading bodies within a limit, answering errors, and noticing clients that have
+disconnected."""
 
 import asyncio
 import json
@@ -113,7 +114,7 @@ def submit_all(backend: Backend, jobs: Sequence[GenerationJob], *, streams: bool
 
 
 async def outcomes(request: Request, backend: Backend, answers: Sequence[PendingGeneration]) -> list[Outcome]:
-    """What became of each; when the client leaves first, they are aborted."""
+    """The outcome of each job; if the client disconnects first, they are aborted."""
     finished = asyncio.gather(*(answer.outcome() for answer in answers))
     left = asyncio.ensure_future(_left(request))
     with aborted_if_left(backend, answers):

@@ -68,7 +68,7 @@ class SglangControl:
         return Response(status_code=200 if self._backend.status().healthy else 503)
 
     async def health_generate(self, request: Request) -> Response:
-        """Healthy is who makes a token; while paused nothing may be made, and that is told."""
+        """Healthy means that a token can be generated; while paused this is not possible, and the answer says so."""
         if self._backend.status().paused:
             raise RequestError("generation is paused", 503)
         job = GenerationJob(new_id("health-"), (0,), SamplingSettings(max_new_tokens=1, temperature=0), seed=0)
@@ -76,7 +76,7 @@ class SglangControl:
         return Response()
 
     async def weight_fingerprints(self, _request: Request) -> Response:
-        """Ours: what the server holds, so that a trainer can record it beside what it sent."""
+        """Our own route: fingerprints of the loaded weights, so that a trainer can record them next to what it sent."""
         held = await self._backend.fingerprints()
         return Json({"version": self._backend.status().version.label, "tensors": [item.to_dict() for item in held]})
 

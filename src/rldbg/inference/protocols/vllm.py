@@ -97,7 +97,7 @@ class Vllm:
         return Json({"status": "ok"})
 
     async def init_transfer(self, request: Request) -> Response:
-        """Weights come over HTTP: whoever says so may begin, and a process group is refused."""
+        """Weights come over HTTP: such an update is accepted, and a process group is refused."""
         if (await fields_of(request)).object("init_info").get("backend") != "http":
             self._control.refuse_group()
         return Json({"message": "weights are taken over HTTP"})
@@ -196,7 +196,7 @@ class Areal:
         )
 
     async def pause(self, request: Request) -> Response:
-        """What is under way ends with what it has; the client asks for the rest afterwards."""
+        """Running requests end with the tokens they have; the client requests the rest afterwards."""
         await fields_of(request)
         await self._backend.pause("abort")
         return Json({"success": True, "message": "generation is paused"})

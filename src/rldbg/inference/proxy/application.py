@@ -69,7 +69,7 @@ def build_proxy(
 
 
 async def _health(_request: Request) -> Response:
-    """Whether the proxy itself is there; /health is the engine's."""
+    """Whether the proxy itself runs; /health is the engine's."""
     return Response()
 
 
@@ -151,7 +151,7 @@ class Proxy:
         self, answer: "httpx.Response", request: Mapping[str, Any], reader: AnswerReader, place: "_Place"
     ) -> AsyncIterator[bytes]:
         """Passes the answer on and keeps a copy. Of a stream that ends early, because the client left or the engine
-        died, what had come is recorded: a client that leaves will leave again."""
+        died, what had arrived is recorded, so that a replay can end in the same way."""
         copy = bytearray()
         try:
             async for chunk in answer.aiter_raw():

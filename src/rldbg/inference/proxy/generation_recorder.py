@@ -1,7 +1,7 @@
 """Records generations as trajectories: one row per generation, filed under the policy version as its step.
 
-Rows are handed to the recorder every so many generations, and whenever the proxy says so, which it does every few
-seconds: a proxy that is killed loses little, and its recording can be opened while it runs.
+Rows are recorded after some number of generations and every few seconds: a killed proxy loses little, and its recording
+can be opened while it runs.
 """
 
 import json
@@ -18,7 +18,7 @@ from rldbg.inference.proxy.captured import Captured
 from rldbg.recording import Recorder
 
 _ROWS = 256
-# Routes that never generate: what they are asked is of no use to a replay.
+# Routes that never generate: a replay does not need them.
 _NO_GENERATION = (
     "/tokenize", "/detokenize", "/pause", "/resume", "/continue_generation", "/abort", "/flush_cache", "/sleep",
     "/wake_up", "/update_", "/init_", "/start_weight", "/destroy_", "/release_", "/resume_", "/reset_", "/areal_",
@@ -135,7 +135,7 @@ class GenerationRecorder:
             policy_versions=[
                 np.array([-1] * len(item.prompt) + [version] * len(item.tokens), np.int64) for item in items
             ],
-            # What the framework made of an answer does not pass by here.
+            # The proxy does not see rewards.
             reward=[float("nan")] * len(items),
             extra_fields=[_extra(row) for row in rows],
         )

@@ -187,7 +187,7 @@ class RecordedBackend:
         return await self._advance(label)
 
     async def _advance(self, label: str | None) -> WeightVersion:
-        """Weights are not looked at: only their version counts."""
+        """Only the version of the weights is used."""
         self._told = True
         self._version = self._version.next(label)
         return self._version
@@ -215,7 +215,7 @@ class RecordedBackend:
         }
 
     def report(self) -> Mapping[str, Any]:
-        """What was and was not consumed, in words, and what the user should know."""
+        """The report: what was and was not consumed, and findings."""
         facts = self.summary()
         text = (
             f"{facts['consumed']} of {facts['generations']} recorded generations were consumed by {facts['requests']} "

@@ -1,4 +1,4 @@
-"""Time limits that do not run while somebody looks: at a breakpoint a process stands still, and so must its clocks."""
+"""Time limits that do not count the time in a debugger."""
 
 import asyncio
 import signal
@@ -19,7 +19,7 @@ _DEBUGGERS = frozenset({"pdb", "bdb", "ipdb", "pudb", "pydevd", "_pydevd_bundle"
 async def within(limit_s: float, work: Coroutine[Any, Any, T], *, is_paused: Callable[[], bool] = lambda: False) -> T:
     """The result of the work, or TimeoutError after `limit_s` seconds in which this loop was running.
 
-    A loop that stood still between two ticks (a breakpoint, a stopped process) has one tick counted, no more. Work
+    If the loop was stopped between two ticks (a breakpoint, a stopped process), only one tick counts. Work
     that ignores its cancellation is left behind after a second.
     """
     task = asyncio.ensure_future(work)
@@ -64,8 +64,8 @@ class Watchdog:
     """Raises EpisodeBlocked in the main thread when its loop has not run for `limit_s` seconds.
 
     It ends what blocks that thread: a coroutine that never awaits, a plain function that never returns. Nothing inside
-    the loop can see that the loop stands still, so a thread watches its heartbeat. Time at the prompt of a debugger
-    does not count. Only the main thread can be signalled; elsewhere it does nothing.
+    a blocked loop can run, so a thread watches its heartbeat. Time at the prompt of a debugger does not count. Only the
+    main thread can be signalled; elsewhere it does nothing.
     """
 
     def __init__(self, limit_s: float) -> None:

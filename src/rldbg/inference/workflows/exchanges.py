@@ -28,7 +28,7 @@ class ReplayDiverged(RldbgError):
     """A workflow asked something else than in the run that is replayed."""
 
     kind = "replay"
-    # Clients repeat a request that is refused with 409 or 5xx; this one would be refused again.
+    # Clients retry 409 and 5xx; a retry of this request would fail again.
     status = 400
 
 

@@ -1,6 +1,6 @@
 """What workflows return, turned into rows: tensors as AReaL's workflows give them, and plain mappings.
 
-Nonsense is an error that says what was returned and what is expected; nothing is guessed.
+Anything else is an error that says what was returned and what is expected; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def rows_of_completions(
     masks: Sequence[Any] | None = None,
     version: int = 0,
 ) -> list[Trained]:
-    """Rows from prompts and completions as token ids, one of each a row; a mask covers the completion."""
+    """Rows from prompts and completions as token ids, one of each per row; a mask covers the completion."""
     rows = []
     for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         asked, drawn = list(map(int, prompt)), list(map(int, completion))

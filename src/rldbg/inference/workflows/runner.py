@@ -35,8 +35,8 @@ _LEFTOVER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class EpisodeObserver:
-    """Who hears about progress: servers that are waited for, how many episodes, each outcome as it comes, a debugger's
-    prompt opening or closing."""
+    """Progress callbacks: servers that are waited for, the number of episodes, each outcome, and a debugger prompt
+    opening or closing."""
 
     on_wait: Callable[[str], None] = lambda _: None
     on_start: Callable[[int], None] = lambda _: None

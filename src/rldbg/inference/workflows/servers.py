@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rldbg.inference.registry import Registry, Server
 
 _CONNECT_S = 10.0
-# A server that takes longer than this for its first answer is told of while it is waited for.
+# A server that takes longer than this for its first answer is reported while it is waited for.
 _SOON_S = 5.0
 _MOST_RESUMPTIONS = 1000
 
@@ -87,7 +87,7 @@ class Servers:
     def check(self, on_wait: Callable[[str], None]) -> list[str]:
         """Asks every server once; returns what is wrong with some of them. None that answers is an error.
 
-        `on_wait` hears of those that take long.
+        `on_wait` is called for those that take long.
         """
         return self.network.wait(self._check(on_wait))
 
@@ -175,9 +175,8 @@ class Servers:
         return [f"{address} is left out: {said}" for address, said in wrong.items()]
 
     async def _state(self, address: str, on_wait: Callable[[str], None]) -> str:
-        """What is wrong with a server; empty when it answers. One without /health is not held to have one.
-
-        A busy machine may take its time to answer, while a connection to nobody is refused at once.
+        """What is wrong with a server; empty when it answers. A server without /health is accepted. A busy machine may
+        answer slowly, while a connection without a listener is refused at once.
         """
         asked = asyncio.ensure_future(within(self._wait_s, self._client.get(f"{address}/health")))
         await asyncio.wait({asked}, timeout=_SOON_S)

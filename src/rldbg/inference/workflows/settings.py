@@ -50,7 +50,7 @@ class GenerationSettings:
 
     @classmethod
     def from_object(cls, source: Any, default: GenerationSettings) -> GenerationSettings:
-        """Any object or mapping with some of these names; what it does not say is the default's."""
+        """Settings from any object or mapping with some of these names; missing ones have the defaults."""
         if source is None:
             return default
         if isinstance(source, cls):

@@ -136,7 +136,7 @@ class GenerationStub:
         self.vllm_client = client
 
     def sync_weights(self) -> None:
-        """The servers' weights are what they are."""
+        """Does nothing: the servers keep their weights."""
 
     def generate(self, prompts: Sequence[Any], *_: Any, **__: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         """The prompts of a batch are repeated already, so the number of generations changes nothing."""
