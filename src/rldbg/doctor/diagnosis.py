@@ -1,4 +1,4 @@
-"""The answer: the root cause first, what it dragged along under it, and where to look when it is not there."""
+"""The result: the root cause first, its consequences, and where to look if the cause is unknown."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -43,7 +43,7 @@ class Cause:
     title_zh: str
     confidence: Confidence
     why: tuple[str, ...]
-    """What makes us sure, or unsure."""
+    """The reasons for the confidence."""
     evidence: tuple[Quote, ...]
     count: int
     cause: str

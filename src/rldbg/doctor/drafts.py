@@ -1,4 +1,4 @@
-"""A first draft of an entry for a failure nobody knows yet, from the log in which it was met."""
+"""A draft of an entry for an unknown failure, from a log that contains it."""
 
 import re
 from typing import Any

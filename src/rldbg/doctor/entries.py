@@ -1,4 +1,4 @@
-"""One known failure as data: how it looks in a log, what it means, what to do, what it drags along.
+"""One known failure as data: how it looks in a log, what it means, what to do, and its consequences.
 
 Entries are written in YAML (`knowledge/<category>.yaml`, `frameworks/<name>/knowledge.yaml`) and are closed: an unknown
 key is an error. A signature is a regular expression for one line as a person reads it: colours, Ray's prefixes and
@@ -47,7 +47,7 @@ class Role(StrEnum):
     EITHER = "either"
     """Fallout when a known cause of it is there too, else a cause."""
     BENIGN = "benign"
-    """It looks like a failure and is none."""
+    """It looks like a failure but is harmless."""
 
 
 class _Model(BaseModel):
@@ -168,7 +168,7 @@ class KnownFailure(_Model):
     sources: list[str] = []
     versions: str = ""
     evidence: Literal["maintainer", "documentation", "source", "reporter", "measured"] | None = None
-    """Who says so, where the sources do not show it."""
+    """Who confirms it, if the sources do not show it."""
 
     @property
     def is_confirmed(self) -> bool:

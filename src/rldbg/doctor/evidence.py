@@ -1,4 +1,4 @@
-"""What a scan brings home: places where an entry matches, failures nobody knows, and how each log ends."""
+"""The result of a scan: matches of entries, unknown failures, and how each log ends."""
 
 import re
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Hit:
     last_before: str = ""
     """The entry whose trouble must begin right after this line for it to count."""
     timeout_s: float | None = None
-    """How long the process says it had waited: its culprit went silent that long before."""
+    """How long the process had waited: its culprit went silent that long before."""
 
     @property
     def since(self) -> Stamp | None:
@@ -121,7 +121,7 @@ class LogEvidence:
     ends: list[LogEnd] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     progress: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """For each log places (offset, step) where training visibly went on."""
+    """For each log, places (offset, step) where training continued."""
     done: dict[str, int] = field(default_factory=dict)
     """For each log the last place where training says that it has done all its steps."""
     served: dict[tuple[str, str], int] = field(default_factory=dict)

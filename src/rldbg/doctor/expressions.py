@@ -1,7 +1,7 @@
 """Regular expressions as the knowledge writes them: safe to run on any input, and matched on wrapped text too.
 
 Safe: no back-references, no look-behind, no nested repetition, at most two wide repetitions, and the text they are run
-on is a few kilobytes at most; so the worst case is bounded by arithmetic, not by trust.
+on is a few kilobytes at most; so the worst case is bounded.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Failures nobody has an entry for: tracebacks and the last words of crashed processes."""
+"""Failures without an entry: tracebacks and the last output of crashed processes."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Fixes that a program may make: each says first what it would do, and does only that.
+"""Automatic fixes: each first shows what it would do, and does only that.
 
 Nothing is overwritten, and only processes of the same user are stopped. Variables and limits are not changed in the
 shell (a child cannot); they are noted in `<RLDBG_HOME>/run_settings.json`, which `rldbg run` applies to its job.
@@ -31,14 +31,14 @@ _STOP_POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing a fix would do, in words, and the doing of it."""
+    """One action of a fix: its description and its function."""
 
     text: str
     act: Callable[[], None]
 
 
 def steps_of(remedy: str, *, machine: Machine, home: Path) -> list[Step]:
-    """What a remedy would do on this machine; empty when there is nothing to do."""
+    """The actions of a fix on this machine; empty if there is nothing to do."""
     if remedy == "egl-vendor-file":
         return _egl(machine)
     if remedy == "stop-stale-ray":
@@ -74,7 +74,7 @@ def _egl(machine: Machine) -> list[Step]:
 
 
 def _stop(session: RaySession) -> Step:
-    """The daemons are asked to end in Ray's own order, raylet before GCS, and made to when they do not listen."""
+    """Stops the daemons in Ray's own order, raylet before GCS: SIGTERM, then SIGKILL."""
 
     def stop() -> None:
         for asked in (signal.SIGTERM, signal.SIGKILL):
@@ -100,7 +100,7 @@ def _end(pid: int, asked: signal.Signals) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    """A process that has ended and that nobody has waited for yet counts as gone."""
+    """Whether a process runs; a zombie does not count."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -108,7 +108,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _settings(remedy: str, variables: Any) -> RunSettings | None:
-    """The settings a remedy notes for the job, or None when the job's variables are right already."""
+    """The settings that a fix saves for jobs, or None if the variables are right already."""
     if remedy == "raise-limits":
         return RunSettings(raise_limits=True)
     if remedy == "no-nvls":

@@ -15,7 +15,7 @@ _RUN_FILE = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """Facts beside the logs; they can confirm a cause, never name one."""
+    """Facts in addition to the logs; they can confirm a cause but never establish one."""
 
     environment: dict[str, str] = field(default_factory=dict)
     is_local: bool = False
@@ -23,7 +23,7 @@ class JobFacts:
     has_ended: bool = True
     exit_code: int | None = None
     end_is_missing: bool = False
-    """Nobody runs it any more and nobody wrote how it ended: the launcher was killed, or the disk was full."""
+    """The run has ended without recording how: the launcher was killed, or the disk was full."""
 
 
 def job_facts(paths: Sequence[str | Path]) -> JobFacts:
@@ -56,7 +56,7 @@ def _is_abandoned(folder: Path, run: dict[str, Any]) -> bool:
 
 
 def _run_file(path: Path) -> dict[str, Any] | None:
-    """What run.json says; None when it is there and spoilt."""
+    """The contents of run.json; None if it is damaged."""
     try:
         content = json.loads((path / _RUN_FILE).read_text(encoding="utf-8"))
     except OSError:

@@ -65,7 +65,7 @@ class Library:
         return {name: frozenset(_reach(name, self.direct_effects) - {name}) for name in self.direct_effects}
 
     def is_telling(self, name: str) -> bool:
-        """Whether something is known that can cause it, and not everything can: then it narrows the cause down."""
+        """Whether it has known causes, but not too many: then it narrows the cause down."""
         return 0 < len(set(self.entries[name].downstream_of) - {name}) <= _FEW_CAUSES
 
     def __getitem__(self, name: str) -> KnownFailure:

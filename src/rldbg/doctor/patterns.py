@@ -1,4 +1,4 @@
-"""The library as something to search with: all anchors, an engine that finds them, and what each may stand for."""
+"""The search index of a library: all anchors, engines that find them, and the patterns of each anchor."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class SearchIndex:
 
     @cached_property
     def engine(self) -> Engine:
-        """One anchor a wording: for large logs, as programs wrote them."""
+        """One anchor per wording: for large logs, as programs wrote them."""
         return engine_for(self._needed, self._engine_name)
 
     @cached_property

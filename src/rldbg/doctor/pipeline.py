@@ -1,4 +1,4 @@
-"""The whole way from paths to a diagnosis; `rldbg doctor PATH...` and `rldbg run` both come through here."""
+"""From paths to a diagnosis, for `rldbg doctor PATH...` and `rldbg run`."""
 
 import contextlib
 import json
@@ -58,7 +58,7 @@ def diagnose(
     on_bytes: Callable[[int], None] | None = None,
     on_hit: Callable[[Hit], None] | None = None,
 ) -> Diagnosis:
-    """Reads all logs under the paths as one story and names the root cause, or says that it is not there.
+    """Reads all logs under the paths together and names the root cause, or reports that it is not in them.
 
     An `index` made once serves any number of calls. `probes` are looks at the machine the logs come from,
     `environment` the variables of the job; both only raise or lower confidence, they never name a cause by themselves.

@@ -1,4 +1,4 @@
-"""What a job will need, read from its recipe or script, against what there is: GPUs, sizes that must divide, files.
+"""Compares what a job will need, read from its recipe or script, with this machine: GPUs, divisible sizes, files.
 
 Sizes are read under the names that the frameworks give them (their launch profiles); what a job does not state is not
 judged.

@@ -1,4 +1,4 @@
-"""From everything seen to one answer: which failure came first, which ones it dragged along, and when to say unknown.
+"""From all evidence to one verdict: which failure is the root cause, which are consequences, and when it is unknown.
 
 The rules, in order. A hit whose context is missing does not count. A warning or a harmless look-alike is a note. A
 failure that training visibly survived is a note. A failure that another one present can have caused, and that did not
@@ -49,7 +49,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Who did it."""
+    """The verdict."""
 
     causes: tuple[Sighting, ...]
     """The root cause first, then independent ones."""

@@ -1,6 +1,6 @@
 """What to read: files, folders, globs, a run folder, a Ray session directory, `-` for a pipe, `.gz`.
 
-Anything that cannot be read becomes a finding with the reason; it never stops the others.
+A file that cannot be read becomes a finding; the others are still read.
 """
 
 import glob

@@ -1,4 +1,4 @@
-"""Follows live logs and speaks up once: when a root cause has been named and nothing earlier turned up for a while."""
+"""Follows live logs and reports once: when a root cause was found and no earlier one has appeared for a while."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Arming and starting of training scripts and commands, and the way to a cluster."""
+"""Arms and starts training scripts and commands; tunnels to clusters."""
 
 from typing import TYPE_CHECKING
 

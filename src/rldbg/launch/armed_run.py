@@ -1,4 +1,4 @@
-"""One armed run from beginning to end: explained, checked, started, watched, and compared with what was promised."""
+"""One armed run from start to end: explained, checked, started, monitored, and compared with the dry run."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ class RunOutcome:
     ray_logs: tuple[Path, ...] = ()
     """Folders and logs of Ray that belong to the run."""
     asked_to_end: str = ""
-    """The signal by which a run was ended in which nothing had crashed: how its launcher reports that is no failure."""
+    """The signal that ended a run in which nothing had crashed; the launcher's report of it is not a failure."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -73,7 +73,7 @@ def run_armed(
         run, say, owner_pid=os.getpid(), host=listen or broker_host(request), breakpoints=request.breakpoints
     )
     with ThreadPoolExecutor(max_workers=1) as pool:
-        # A broker takes as long to start as a dry run; it has ended its start when this block is left.
+        # A broker takes as long to start as a dry run; it has started when this block ends.
         starting = pool.submit(monitor.start_broker)
         explanation = explain(request, folder)
         refuse_unarmable(explanation)
@@ -102,14 +102,14 @@ def run_armed(
         findings += judge_recording(run, explanation, request)
     monitor.close()
     if exit_code == 0 and any(missing_files(explained.command) for explained in explanation.trainings):
-        # The shell went on after the error; a program that the script has made meanwhile is there now.
+        # The shell continued after the error; the script may have created the program meanwhile.
         say("a program of the script does not exist: exit code 0 counts as a failure")
         exit_code = int(ExitCode.FINDING)
     found, processes, ray_logs = tuple(by_severity(findings)), tuple(monitor.reported.values()), tuple(monitor.ray_logs)
     try:
         run.finish(exit_code, findings=[finding.to_dict() for finding in found], ray_logs=list(map(str, ray_logs)))
     except OSError as error:
-        # The command's own exit code matters more than the note of it.
+        # Returning the command's exit code matters more than recording it.
         say(f"how the run ended could not be written: {error}")
     return RunOutcome(exit_code, folder, explanation, found, processes, ray_logs, asked_to_end)
 
@@ -158,7 +158,7 @@ def _run_to_its_end(
 
 
 class _Tripwire:
-    """The watcher beside the training, if the request asks for one: its events are said as they come."""
+    """The `rldbg watch` process of the run, if requested; its events are printed as they come."""
 
     def __init__(self, request: Request, folder: Path, say: Callable[[str], None]) -> None:
         self.events: list[Event] = []
@@ -203,7 +203,7 @@ def check_breakpoints(request: Request) -> None:
 
 
 def broker_host(request: Request) -> str:
-    """Loopback, unless processes on other machines must find the broker; it asks everyone for the run's token."""
+    """Loopback, unless processes on other machines must reach the broker."""
     text = " ".join(request.argv)
     if request.script is not None:
         text += request.script.read_text(encoding="utf-8", errors="replace")

@@ -60,7 +60,7 @@ class Edit:
 
 
 def option_edits(command: Command, request: Request, recording: Path) -> tuple[list[Edit], list[Unreached]]:
-    """The edits of the training command's own options, in the framework's words."""
+    """The edits of the training command's own options, in the framework's syntax."""
     edits: list[Edit] = []
     missing: list[Unreached] = []
     _edit_name(command, request, edits, missing)
@@ -120,7 +120,7 @@ def _edit_length(command: Command, request: Request, edits: list[Edit], missing:
         plural = "" if length == 1 else "s"
         reason = f"{length} {unit}{plural} {'is' if length == 1 else 'are'} enough to debug"
         edits.append(Edit(entry.key, f"{reason}; {entry.reason}" if entry.reason else reason, value=str(value)))
-    # Nothing is known of the options of other programs, so that only what was asked for is missing.
+    # The options of other programs are unknown; report only changes that the user requested.
     is_default = command.profile.name == GENERIC and (length, unit) == (1, "epoch")
     if not entries and not is_default:
         missing.append(
@@ -175,7 +175,8 @@ def _fixed(command: Command, entries: Sequence[OptionEntry], reason: str, record
 
 
 def _with_own(edits: list[Edit], request: Request) -> list[Edit]:
-    """The user's `--set` beside ours; on the same option the user's wins, and two of his own are a mistake."""
+    """The user's `--set` in addition to our edits; the user's wins on the same option, and two values for one option
+    are an error."""
     own: dict[str, str] = {}
     for key, value in request.set_options:
         if own.setdefault(key, value) != value:

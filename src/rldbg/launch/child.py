@@ -29,11 +29,11 @@ def run_child(
 ) -> int:
     """Runs a command to its end and returns the status a shell would show: 128 + n after signal n.
 
-    `output` are the descriptors it gets as standard output and error. `asked_to_end` is told the name of each signal
-    that asks for the end.
+    `output` are the descriptors it gets as standard output and error. `asked_to_end` is called with the name of each
+    signal that asks the command to end.
 
-    The child shares our process group, so that pdb on the terminal works. Signals are taken by waiting for them,
-    because only then is it known who sent them; threads that `prepare` starts inherit that they are not disturbed.
+    The child shares our process group, so that pdb on the terminal works. Signals are received by waiting for them,
+    because only then is the sender known; threads that `prepare` starts inherit the blocked signals.
     """
     program = shutil.which(argv[0], path=environment.get("PATH"))
     if program is None:
@@ -69,7 +69,7 @@ def _wait(pid: int, tick: Callable[[], None], asked_to_end: Callable[[str], None
             tick()
         elif info.si_signo in _FORWARDED and info.si_code != _FROM_TERMINAL:
             if info.si_signo == signal.SIGTERM and was_asked_to_end:
-                # The first one left the command its own time to end.
+                # The first SIGTERM left the command time to end by itself.
                 _kill_tree(pid)
             else:
                 os.kill(pid, info.si_signo)

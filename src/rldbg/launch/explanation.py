@@ -96,7 +96,7 @@ class LaunchExplanation:
 
 
 def explain(request: Request, run_folder: Path) -> LaunchExplanation:
-    """Runs the script dry, or takes the command as it is, and works out what arming does to it."""
+    """Runs the script dry, or takes the command as it is, and determines what arming changes."""
     if request.framework:
         profile_named(request.framework)
     if request.script is not None:

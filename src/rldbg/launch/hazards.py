@@ -1,4 +1,4 @@
-"""What in a script would hurt the debugger, the machine or the truth: named before anything runs."""
+"""Hazards in a script for the debugger, the machine or the results, reported before anything runs."""
 
 import re
 import shutil
@@ -35,7 +35,7 @@ _PIPED_TO = re.compile(r"\|&?\s*(\w+)")
 
 
 def script_hazards(script: Path, commands: Sequence[Command], *, in_slurm: bool) -> list[Finding]:
-    """What the text of the script gives away."""
+    """Hazards found in the text of the script."""
     text = script.read_text(encoding="utf-8", errors="replace")
     found: list[Finding] = []
     for line in logical_lines(text):
@@ -63,7 +63,7 @@ def _kills(where: str, command: str, victim: str) -> Finding:
 
 
 def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | None) -> list[Finding]:
-    """What the dry run gave away."""
+    """Hazards found by the dry run."""
     found = [*_ended(dry_run, commands), *_isolation(dry_run, script)]
     for call in dry_run.calls:
         base = call.argv[0].rsplit("/", 1)[-1]
@@ -142,7 +142,7 @@ def _missing(command: Command) -> list[Finding]:
 
 
 def missing_files(command: Command) -> list[str]:
-    """Programs that are not there; in a container or on another host nobody here can know."""
+    """Programs that do not exist; not checked in containers or on other hosts."""
     elsewhere = any(peeled.launcher.place in _ELSEWHERE for peeled in command.program.launchers)
     if elsewhere or command.via:
         return []
@@ -230,7 +230,7 @@ def never_reached(script: Path, dry_run: DryRun, commands: Sequence[Command]) ->
 
 
 def no_training(script: Path | None, dry_run: DryRun | None = None) -> Finding:
-    """Something runs, and nothing in it is known to train; what it said last, if it failed in its dry run."""
+    """No command is known to train; includes the last output if the dry run failed."""
     said = [line.strip() for line in dry_run.output.splitlines() if line.strip()] if dry_run is not None else []
     failed = dry_run is not None and dry_run.ended == "by itself" and dry_run.exit_code
     last = [f"its output: {line[:160]}" for line in said[-2:]] if failed else []

@@ -37,7 +37,7 @@ _SMALL = {
 
 
 def refuse_laptop(profile: LaunchProfile) -> None:
-    """A framework that cannot run there yet is told so, and not started."""
+    """Raises an error for a framework that does not support --laptop yet."""
     if not profile.laptop:
         able = ", ".join(name for name, each in profiles().items() if each.laptop)
         raise UsageError(f"--laptop cannot run {profile.name} yet", f"it can run: {able}")

@@ -1,7 +1,6 @@
-"""The server of `rldbg run --laptop`, kept by a process of its own that ends it when the run has ended.
-
-However that happens: the keeper's standard input is a pipe that only the run holds open, and that is closed for a run
-that was killed. The keeper has a session of its own, so that Ctrl-C does not reach it before the run has ended.
+"""The server of `rldbg run --laptop`, managed by a keeper process that stops it when the run has ended, even if the run
+was killed: the keeper's standard input is a pipe that only the run holds open. The keeper has its own session, so that
+Ctrl-C does not reach it first.
 """
 
 import json
@@ -43,7 +42,7 @@ def _serve(*arguments: str, folder: str) -> str:
 
 
 def main(model: str, folder: str) -> None:
-    """The keeper: says where the server listens, waits for the end of the run, and ends the server."""
+    """The keeper: prints the server's address, waits for the end of the run, and stops the server."""
     try:
         started = _serve("up", "--model", model, "--name", _NAME, "--port", "0", "--json", folder=folder)
         found = _ADDRESS.search(started)

@@ -49,7 +49,7 @@ def make_plan(explanation: LaunchExplanation, request: Request, arming: Arming, 
 
 
 def refuse_unarmable(explanation: LaunchExplanation) -> None:
-    """A run that would not be what it says is not started. What a user names himself is his to decide."""
+    """Refuses a run that would not train. A command that the user gives explicitly always runs."""
     if not explanation.trainings and (explanation.request is None or explanation.request.script is not None):
         missed = next((hazard for hazard in explanation.hazards if hazard.id == "launch.training-not-reached"), None)
         if missed is not None:

@@ -1,4 +1,4 @@
-"""What must be right before a run is started, each with its fix: asked of the interpreter that will train."""
+"""Checks before a run is started, each with its fix, for the interpreter that will train."""
 
 import json
 import re
@@ -140,7 +140,7 @@ def _ray_s_debugpy(interpreter: Interpreter, where: str) -> list[Finding]:
 
 
 def _dashboard_port(explanation: LaunchExplanation) -> list[Finding]:
-    """A script that wants a fixed port for its dashboard while somebody has it."""
+    """A script that needs a fixed dashboard port that is already in use."""
     wanted = _wanted_ports([explained.command for explained in explanation.commands])
     seen = "`ray start` asks for port {}, which is already in use on this machine"
     taken = [port for port in sorted(wanted) if _is_taken(port)]
@@ -173,8 +173,7 @@ def refused_options(explained: Explained, environment: Mapping[str, str]) -> Fin
     cannot be asked here.
 
     Programs built on Hydra print their configuration and end when they are given `--cfg job`; others are ended once
-    the function that composes their configuration has returned. Whatever they refuse then, they would refuse in the
-    run.
+    the function that composes their configuration has returned. Options refused there would be refused in the run.
     """
     command = explained.command
     words = _composing(explained)

@@ -1,4 +1,4 @@
-"""What was really armed: the notes that the start-up hook left in the run folder, compared with what was promised."""
+"""What was really armed: the notes of the start-up hook in the run folder, compared with the dry run."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def armed_processes(run: Path) -> list[Armed]:
 
 
 def judge_arming(trainings: Sequence[Explained], armed: Sequence[Armed], *, redacted: bool = True) -> list[Finding]:
-    """Training commands that ran without their changes, or with other ones than were said."""
+    """Training commands that ran without their changes, or with different ones."""
     findings = []
     rules = [rule_of(explained.command, explained.edits) for explained in trainings]
     for explained, rule in zip(trainings, rules, strict=True):

@@ -1,4 +1,4 @@
-"""How far arming gets: which way leads to a command's options and to its environment, judged by what the dry run saw.
+"""How arming reaches a command's options and environment, judged by the dry run.
 
 The dry run starts the script in the very environment that the real run will have. So a command whose noted
 environment still holds our start-up folder will load the start-up hook; one that has lost it will not.
@@ -58,7 +58,7 @@ def reach_of(command: Command, startup: str, *, lands_last: bool = False) -> Rea
 
 
 def _barrier(peeled: Peeled) -> str:
-    """Why our variables do not pass a launcher, or nothing."""
+    """Why a launcher does not pass our variables on; empty if it does."""
     place, head = peeled.launcher.place, peeled.head
     name = peeled.launcher.name
     if place == "host":

@@ -157,7 +157,7 @@ def _named(program: Program) -> list[Program]:
 
 
 def judge_by_name(program: Program) -> Literal["training", "other", "undecided"]:
-    """The words of a program's last name, weighed; nothing in them decides for a name of no such words."""
+    """Whether a program trains, by the words of its name."""
     last = program.name.rsplit(".", 1)[-1] if program.kind == "module" else _base(program.name)
     words = Program(program.kind, last).words
     if _PREPARES.search(program.name):

@@ -1,6 +1,5 @@
-"""While the training runs: announces who stopped, names who was not reached, keeps the broker up.
-
-What would be gone once the run has ended is noted as it passes: where Ray keeps its logs.
+"""While the training runs: reports stopped processes and processes without an agent, and keeps the broker running.
+Facts that are lost when the run ends, such as Ray's log folders, are noted.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ _SESSION_FOLDER = re.compile(r"--session[_-]dir[=\0](?P<folder>[^\0]+)")
 
 @dataclass
 class RunMonitor:
-    """Told regularly that time has passed; says each thing once."""
+    """Polled regularly; reports each event once."""
 
     run: Run
     say: Callable[[str], None]
@@ -62,14 +61,14 @@ class RunMonitor:
             self._look()
         except UnreachableError:
             if is_alive(self.run.path):
-                # Stopped or busy: another one would not know who is stopped.
+                # Suspended or busy: a new broker would not know the stopped processes.
                 self._once(("silent",), "the broker is running but does not answer; waiting for it")
             else:
                 # `pkill python` in a script takes the broker with it; the agents find the next one by themselves.
                 self._restart()
 
     def asked_to_end(self, signal: str) -> None:
-        """What fails from now on, also on other hosts, is not worth a wait."""
+        """Exceptions from now on, also on other hosts, are not held."""
         if self._client is not None:
             with contextlib.suppress(UnreachableError):
                 self._client.request("ending", signal=signal, timeout_s=_ANSWER_S)
@@ -125,7 +124,7 @@ class RunMonitor:
             self._note_ray_logs()
 
     def _announce_address(self) -> None:
-        """Whatever is bound is said, also when it changes: agents on other hosts need an address of this one."""
+        """Prints the broker's addresses, also when they change."""
         address = BrokerAddress.read(self.run.path)
         if address is not None:
             everywhere = " (all interfaces)" if self.host in ("0.0.0.0", "::") else ""

@@ -24,7 +24,7 @@ class ScriptLine:
 
 
 def check_syntax(script: Path, shell: str) -> None:
-    """Lets the shell itself judge, without running anything."""
+    """Checks the syntax with the shell itself, without running anything."""
     try:
         result = subprocess.run(
             [shell, "-n", str(script)], capture_output=True, text=True, timeout=10, check=False, errors="replace"

@@ -1,8 +1,8 @@
 """The process between an armed command and the terminal: passes its output on as it comes and keeps a copy in the run.
 
-It is a process of its own because a command may leave others behind that go on writing (a server in the background):
-it lives until the last of them has closed its output, so that none of them ever meets a broken pipe. Only what goes
-into the log is redacted. Nothing it does can stop the command: without a log it goes on passing output on.
+It is a separate process because a command may leave background processes that keep writing: it lives until the last of
+them has closed its output, so that none gets a broken pipe. Only the log is redacted. Errors never stop the command: if
+the log cannot be written, output is still passed on.
 
     python -m rldbg.launch.tee LOG REDACT ASKED SETTLED IN:OUT [IN:OUT]      numbers are inherited descriptors
 """
@@ -64,7 +64,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         try:
             data = data[os.write(descriptor, data) :]
         except BlockingIOError:
-            # Whoever shares this output with us made it non-blocking.
+            # Another process that shares this output made it non-blocking.
             select.select([], [descriptor], [])
 
 

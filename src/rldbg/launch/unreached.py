@@ -1,4 +1,4 @@
-"""Python processes of a run that no agent speaks for, with the reason why."""
+"""Python processes of a run without an agent, with the reason."""
 
 import contextlib
 import os

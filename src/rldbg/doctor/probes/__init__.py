@@ -1,4 +1,4 @@
-"""Looks at a machine: each one passes, warns or fails, with the reason and what to do. Nothing is changed."""
+"""Checks of a machine: each passes, warns or fails, with the reason and what to do. Nothing is changed."""
 
 from rldbg.doctor.diagnosis import ProbeResult
 from rldbg.doctor.probes import gpus, network, packages, resources, sessions, variables

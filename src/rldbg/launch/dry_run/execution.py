@@ -1,4 +1,4 @@
-"""Runs a script with stubs for its commands, in a sandbox, and tells what it would have started."""
+"""Runs a script with stubs for its commands, in a sandbox, and returns the commands it would have started."""
 
 import contextlib
 import json
@@ -130,7 +130,7 @@ def _without_stubs(call: ShellCall, bin_folder: Path) -> ShellCall:
 
 
 def _text(file: Path) -> str:
-    """The last part of a file that may not be there."""
+    """The end of a file that may not exist."""
     try:
         with file.open("rb") as handle:
             handle.seek(max(0, file.stat().st_size - _TAIL_BYTES))

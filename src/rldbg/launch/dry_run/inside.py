@@ -1,10 +1,10 @@
-"""The first program inside a dry run's sandbox: shuts the doors behind itself, then starts the script.
+"""The first program inside a dry run's sandbox: it sets up the isolation, then starts the script.
 
     python -m rldbg.launch.dry_run.inside SPECIFICATION.json
 
 Tries, in this order: namespaces (nothing outside is even visible), Landlock (nothing can be written), an unprivileged
-user (little can be written). Says on the status descriptor which one held, as one JSON line, before the script starts;
-when none holds, the script is not started.
+user (little can be written). Writes the one that worked to the status descriptor, as one JSON line, before the script
+starts; if none works, the script is not started.
 """
 
 import contextlib
@@ -99,7 +99,7 @@ def _wait_for_parent() -> None:
 
 
 def _map_users(child: int) -> None:
-    """Root keeps all users, so that files keep their owners; anyone else may map himself alone."""
+    """Root keeps all users, so that files keep their owners; any other user may only map themselves."""
     user, group = os.geteuid(), os.getegid()
     for name, own in (("uid_map", user), ("gid_map", group)):
         whole = "0 0 4294967295"

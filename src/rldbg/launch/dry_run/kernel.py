@@ -79,7 +79,7 @@ def enter_root(path: str) -> None:
 
 
 def drop_capabilities(keep: frozenset[int]) -> None:
-    """What is dropped here cannot be had again by any program started later."""
+    """No program started later can regain what is dropped here."""
     for capability in range(_LAST_CAPABILITY):
         if capability not in keep and _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break
@@ -100,7 +100,7 @@ def landlock_version() -> int:
 
 
 def landlock_forbid_writes(writable: list[str]) -> None:
-    """From here on, this process and its children write nowhere but in `writable`, and open no TCP connection."""
+    """From here on, this process and its children can write only in `writable`, and cannot open TCP connections."""
     version = landlock_version()
     if version == 0:
         raise OSError(0, "the kernel has no Landlock")

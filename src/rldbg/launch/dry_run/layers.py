@@ -46,7 +46,7 @@ class SandboxRoot:
         try:
             entries = sorted(os.scandir(path), key=lambda entry: entry.name)
         except OSError:
-            return  # what the user cannot read, his script cannot either
+            return  # what the user cannot read, the script cannot either
         for entry in entries:
             if entry.path not in _HIDDEN and not Path(entry.path).is_relative_to(self._layers):
                 with contextlib.suppress(OSError):

@@ -1,7 +1,6 @@
-"""When a script that sleeps for ever has nothing left to start, and when one has been at work for long enough.
-
-Judged by what its processes do and not by how long nothing happened: on a busy machine each of them may wait for a
-processor longer than any time that could be chosen.
+"""Decides when a script that sleeps forever will start nothing more, and when a script has run long enough. Judged by
+the state of its processes, not by elapsed time: on a busy machine a process may wait for a CPU longer than any fixed
+limit.
 """
 
 import os
@@ -46,7 +45,8 @@ class Stillness:
         self._turns: Mapping[str, int] = {}
 
     def is_reached(self) -> bool:
-        """Whether somebody sleeps for ever, all others sleep too, and loops have turned without starting anything."""
+        """Whether one process sleeps forever, all others sleep too, and polling loops have repeated without starting
+        anything."""
         marker = self._results / "waiting"
         if not marker.exists():
             return False

@@ -1,4 +1,4 @@
-"""A forwarded port kept alive: the system's ssh or kubectl, started again when it falls, until its goal is gone."""
+"""A forwarded port kept alive: the system's ssh or kubectl, restarted when it fails, until the target has ended."""
 
 import contextlib
 import socket
@@ -96,7 +96,7 @@ class KeptTunnel:
             self._closing.wait(0.1)
 
     def keep(self) -> str:
-        """Stays until the goal is gone or `close` is called; returns why it ended."""
+        """Runs until the target has ended or `close` is called; returns why it ended."""
         pause = _FIRST_PAUSE_S
         while not self._closing.is_set():
             if not self._ended():

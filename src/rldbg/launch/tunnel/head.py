@@ -1,4 +1,4 @@
-"""The node on which a job's Ray head really runs, and the address that its dashboard really listens on.
+"""Finds the node of a job's Ray head, and the address that its dashboard listens on.
 
 The first node of a job is not always its head: launch scripts sort the nodes, or give the head a node of its own. So
 the job's logs are asked first, then the nodes themselves: the head is where something listens on the dashboard's port.

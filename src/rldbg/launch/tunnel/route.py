@@ -55,7 +55,7 @@ class Route:
 
 
 def slurm_route(job: SlurmJob, slurm: Slurm, wish: Wish) -> Route:
-    """Through ssh to the job's head node; through the login node alone where the nodes let nobody in."""
+    """Through ssh to the job's head node, or through the login node alone if nodes refuse ssh."""
     finder = HeadFinder(job, slurm.host, jump=wish.jump, port=wish.dashboard_port)
     head = finder.find()
     dashboard = PortForward(_local(wish, head.port), head.target, head.port)
