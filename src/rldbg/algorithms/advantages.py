@@ -17,7 +17,7 @@ def grpo_advantages(
 ) -> Array:
     """(reward - mean of the group) / (sample standard deviation of the group + epsilon).
 
-    `groups_b` holds one integer a sample; samples with the same integer are one group, wherever they stand.
+    `groups_b` holds one integer per sample; samples with the same integer are one group, wherever they stand.
     `scale_by_std=False` leaves the division out (Dr. GRPO). A group of one sample has advantage 0.
     """
     xp = library(rewards_b)

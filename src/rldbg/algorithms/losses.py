@@ -1,4 +1,4 @@
-"""Policy losses a token, and how tokens become one number.
+"""Policy losses per token, and how tokens are reduced to one number.
 
 A loss is a sum over tokens divided by a denominator. The denominator of a whole mini-batch is given to each of its
 micro-batches, so that losses and gradients of micro-batches and ranks add up to those of the mini-batch, however
@@ -26,7 +26,7 @@ class TokenLoss:
 
 
 def importance_ratio(log_probs: Array, old_log_probs: Array) -> Array:
-    """How much likelier the policy makes a token than the policy that produced it."""
+    """The probability of a token under the policy, relative to the policy that produced it."""
     return library(log_probs).exp(log_probs - old_log_probs)
 
 

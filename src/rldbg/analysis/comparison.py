@@ -103,7 +103,7 @@ def compare(
 def _other_tokens(
     a: Side, b: Side, steps: Sequence[int], units: Sequence[Unit], tolerances: Tolerances, result: UnitResult
 ) -> Resampled:
-    """The samples that noise gave other tokens; `result` is then what the others say."""
+    """The samples whose tokens differ by noise; `result` is then that of the other samples."""
     tokens = result.fields.get(("trajectory", "tokens"))
     if tokens is None or tokens.first is None or not tolerances.propagates:
         return NOTHING_RESAMPLED
@@ -161,7 +161,7 @@ _LOG_PROB_STAGES = (Stage.TRAJECTORY, Stage.OLD_LOG_PROBS, Stage.FORWARD)
 
 
 def _add_reasons(comparison: Comparison, a: Side, b: Side) -> None:
-    """Why they differ, as far as their data can be read: a damaged file has its own finding."""
+    """Explains the difference, as far as the data can be read: a damaged file has its own finding."""
     from rldbg.analysis.explain import explain
     from rldbg.analysis.mismatch_measures import log_prob_mismatch
 

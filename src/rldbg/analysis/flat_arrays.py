@@ -1,4 +1,4 @@
-"""Arrays as one run of elements, and the pages of mapped files that they are views of.
+"""Flat arrays, and the pages of mapped files that they are views of.
 
 Pages that were read are released from the process, not the page cache: memory stays bounded for files of any size.
 """

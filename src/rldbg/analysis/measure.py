@@ -37,7 +37,7 @@ _LIKENESS_EVERY = 4
 
 @contextmanager
 def non_finite_numbers() -> Iterator[None]:
-    """For code that meets NaNs and infinities and says what it makes of them: numpy's warnings would be redundant."""
+    """Suppresses numpy's warnings in code that handles NaNs and infinities itself."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield

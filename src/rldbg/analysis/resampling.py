@@ -134,7 +134,7 @@ def _gaps(one: SampleTokens, other: SampleTokens, place: int) -> np.ndarray:
 
 
 def _at_least(count: int, expected: float) -> float:
-    """The chance of so many rare events or more (Poisson)."""
+    """The chance of at least that many rare events (Poisson)."""
     if expected <= 0:
         return 0.0
     below = sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(count))

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """What comes first can cause what comes later, never the other way round."""
+    """The stages in causal order: earlier ones can cause differences in later ones, never the reverse."""
 
     CONFIG = "config"
     TRAJECTORY = "trajectory"

@@ -1,10 +1,10 @@
 """Whether differences of log probs are shaped like noise: a test per structure, with a stated rate of false alarms.
 
-Rounding has no favourite: it is as often up as down, in every position, turn, rank and reward. A bug far smaller than
-the noise shows by having one. All tests are of ranks and signs, so they hold for any distribution of the noise. What is
+Rounding is unbiased: it is as often up as down, in every position, turn, rank and reward. A bug far smaller than the
+noise shows by its bias. All tests are of ranks and signs, so they hold for any distribution of the noise. What is
 independent is a prompt: samples of a group share contexts, and the same context is rounded the same way each time, so
-tests count groups. Their p-values are multiplied by the number of tests (Bonferroni): a clean comparison has
-any finding with a probability of at most FALSE_ALARMS.
+tests count groups. Their p-values are multiplied by the number of tests (Bonferroni): a clean comparison has any
+finding with a probability of at most FALSE_ALARMS.
 """
 
 from __future__ import annotations

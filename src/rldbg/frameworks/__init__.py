@@ -5,8 +5,8 @@ Each framework is a folder here, or a package of another distribution that decla
     [project.entry-points."rldbg.frameworks"]
     my_rl = "my_rl.rldbg_support:FRAMEWORK"
 
-The registry imports nothing of rldbg but the core; a framework's parts may import the planes that use them (a layout
-needs the formats of `recording`) and are loaded by name, when they are asked for.
+The registry imports nothing of rldbg but the core; a framework's parts may import the packages that use them (a layout
+needs the formats of `recording`) and are loaded by name on request.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a framework may bring to rldbg: a folder whose files are its parts, each of them optional.
+"""What a framework may provide: a folder whose files are its parts, each of them optional.
 
     __init__.py     FRAMEWORK, the object below
     launch.yaml     how its command lines are recognised and which of its options help to debug (read by rldbg.launch)
@@ -10,7 +10,7 @@
     knowledge.yaml  failures peculiar to it (read by rldbg.doctor)
     README.md       exact commands, one page
 
-A part is loaded when somebody asks for it: the object itself costs nothing.
+Parts are loaded on request; creating the object loads nothing.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What was asked for and not recorded, from the files that the processes of a run left about their hooks."""
+"""What was requested and not recorded, from the files in which the processes of a run list their hooks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,7 +107,7 @@ def _no_gradients(
 def _not_made(
     title: str, frameworks: Iterable[Mapping[str, Sequence[Mapping[str, Any]]]], unseen: Sequence[str]
 ) -> list[Finding]:
-    """Kinds that were asked for by name, where no function that makes them is known, or one was called in vain."""
+    """Kinds requested by name that no known function records, or whose functions recorded nothing."""
     found = []
     for kind in unseen if title else ():
         makers = {

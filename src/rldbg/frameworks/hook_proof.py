@@ -18,7 +18,7 @@ from rldbg.agent.profiling import Hook, installed_version
 from rldbg.core import Environment
 from rldbg.frameworks.base import Framework
 
-# Often enough to be right about what was called, and too seldom to cost anything.
+# Often enough to be accurate, and too seldom to be expensive.
 _WRITTEN_AT = frozenset(16**power for power in range(16))
 
 
@@ -54,7 +54,7 @@ class HookProof:
             self.write()
 
     def took(self, name: str, seconds: float) -> None:
-        """So long did the handler take after the call: the training's own time that recording cost."""
+        """Adds the time that the handler took after the call: the cost of recording to the training thread."""
         self._hooks[name]["seconds"] += seconds
 
     def failed(self, name: str, text: str) -> bool:

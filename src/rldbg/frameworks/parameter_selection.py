@@ -1,4 +1,4 @@
-"""Which parameters and gradients a run records when nobody named them: all of a small model, few of a large one."""
+"""Which parameters and gradients a run records by default: all of a small model, few of a large one."""
 
 import re
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ _KINDS = frozenset({"param", "gradient", "optimizer_state"})
 def parameter_patterns(model: Any, kinds: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """Patterns for a Recorder, and in words what they leave out. A user who names the kinds gets every parameter.
 
-    Of a model above the limit the smallest parameters are taken, in every run the same: norms, biases and routers show
-    a difference as well as large matrices do, which stay out of a step's time.
+    Of a model above the limit the smallest parameters are taken, the same in every run: norms, biases and routers show
+    a difference as well as large matrices do, and cost little time.
     """
     sizes = {name: value.numel() * value.element_size() for name, value in model.named_parameters()}
     if _KINDS.intersection(kinds) or sum(sizes.values()) <= _MOST_BYTES:

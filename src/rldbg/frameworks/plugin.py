@@ -1,4 +1,4 @@
-"""The door for processes that no armed run has reached: engines and frameworks load it by their own plug-in groups.
+"""Entry point for processes outside an armed run: engines and frameworks load it through their own plug-in groups.
 
 Nothing happens unless RLDBG_RECORD_DIR, or a run's own RLDBG_RECORD_HOOKS, asks for a recording.
 """

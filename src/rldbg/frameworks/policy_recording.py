@@ -1,5 +1,5 @@
 """What every trainer of policies has, as records: a batch with rewards and advantages, the loss of a micro-batch, and
-an optimizer step. A framework's own recording says where it has them; the rows come from rldbg.frameworks.sequences.
+an optimizer step. A framework's own recording says where to find them; the rows come from rldbg.frameworks.sequences.
 """
 
 from collections import Counter

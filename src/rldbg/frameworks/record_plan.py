@@ -36,7 +36,7 @@ class RecordPlan:
 
     @classmethod
     def from_environment(cls) -> "RecordPlan | None":
-        """What the run asks for, or RLDBG_RECORD_DIR where no launcher was; None when nobody asks."""
+        """The plan of the run, or from RLDBG_RECORD_DIR without a launcher; None if nothing is to be recorded."""
         environment = Environment()
         text = environment.text("RLDBG_RECORD_HOOKS")
         if text:

@@ -2,7 +2,7 @@
 
 A wrapped function gets the same arguments and returns the same result, or, where that is an iterator, one of the same
 items. An error in a handler never reaches the
-framework: it is written into the process's file below RUN/hooks and said once.
+framework: it is written into the process's file below RUN/hooks and reported once.
 """
 
 import atexit
@@ -180,7 +180,7 @@ class ProcessHooks:
 
 
 def process_hooks() -> ProcessHooks | None:
-    """This process's hooks; None when nobody asked for a recording."""
+    """This process's hooks; None if nothing is to be recorded."""
     hooks: ProcessHooks | None = getattr(sys, _ATTRIBUTE, None)
     if hooks is None:
         plan = RecordPlan.from_environment()
@@ -199,7 +199,8 @@ def hook_module(module: ModuleType) -> None:
 
 
 def hook_imports() -> None:
-    """For a process that no armed run has reached: hooks what is imported now and later. Does nothing unless asked."""
+    """For a process outside an armed run: hooks what is imported now and later. Does nothing if nothing is to be
+    recorded."""
     hooks = process_hooks()
     if hooks is not None:
         AfterImports(dict.fromkeys(hooks.recorded.plan.modules, hooks.hook)).install()

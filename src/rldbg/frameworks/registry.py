@@ -91,7 +91,7 @@ def _built_in(name: str) -> Framework:
 
 @cache
 def _of_others() -> tuple[Framework, ...]:
-    """Frameworks of other distributions. One that cannot be loaded is named and left out, and the rest still works."""
+    """Frameworks of other distributions. One that cannot be loaded is reported and left out."""
     from importlib.metadata import entry_points
 
     found: dict[str, Framework] = {}

@@ -1,7 +1,7 @@
 """What of a framework is supported, and whether its hooks are in the version that is installed here.
 
 Nothing of the framework is imported: its package is located, and the source is parsed. Modules without source (compiled
-ones) cannot be looked into, which is said.
+ones) are reported as not checked.
 """
 
 import ast

@@ -1,7 +1,7 @@
 """`explain_mismatch`: which cause accounts for what share of the gap between rollout and trainer.
 
-Causes are tried one after the other, exact ones first. A cause that holds takes the tokens it explains away, with what
-it explains of their gap; the next ones see the rest. What nobody claims is reported as unexplained.
+Causes are tried one after the other, exact ones first. A cause that holds claims the tokens it explains; the next
+causes see the rest. What no cause claims is reported as unexplained.
 """
 
 from __future__ import annotations

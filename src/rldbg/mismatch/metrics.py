@@ -1,4 +1,4 @@
-"""How large the gap between rollout and trainer is, in the metrics people watch, whole and by part."""
+"""How large the gap between rollout and trainer is, in common metrics, in total and by part."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _FEWEST = 8
 _FEWEST_CONTEXTS = 2
 # A rule must leave at most this part of the difference it is tried on.
 _LEFT = 0.25
-# Nobody samples at temperatures further apart.
+# Temperatures further apart are not used in practice.
 _SMALLEST_FACTOR = 0.2
 # Log prob of a token that a filter can hardly raise.
 _SURE = -0.05

@@ -1,4 +1,4 @@
-"""What a chat template does to a conversation, turn by turn, and what of it breaks multi-turn training."""
+"""Renders conversations with a chat template turn by turn, and checks the properties that multi-turn training needs."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The embedded GRPO trainer: small, real, readable; the default host of everything else.
+"""The embedded GRPO trainer: small and readable, the default subject of the other verbs.
 
 The step functions (`forward`, `compute_loss`, `train_micro_batch`, `apply_gradients`) and what they need run without
 Ray; only `rldbg.trainer.cluster` imports it. Names are loaded when they are first used.

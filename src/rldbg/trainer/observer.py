@@ -1,4 +1,4 @@
-"""What the trainer records, at the place where it happens. The one module that knows the fields of each kind."""
+"""What the trainer records. The only module of the trainer that knows the fields of each kind."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The service's process: `python -m rldbg.training_service`. `rldbg serve up --backend train` starts it.
 
-It listens on loopback only, says where in the announcement file, and ends in order on SIGTERM.
+It listens on loopback only, writes its address to the announcement file, and shuts down on SIGTERM.
 """
 
 import os

@@ -48,7 +48,7 @@ def weaver_error(error: ServiceRequestError) -> Response:
 
 
 def tinker_error(error: ServiceRequestError) -> Response:
-    """The client retries 408, 409, 429 and 5xx for minutes; what cannot succeed is told with another status."""
+    """The client retries 408, 409, 429 and 5xx for minutes; errors that a retry cannot fix get another status."""
     category = "server" if error.status >= 500 else "user"
     status = 400 if error.status in (409, 500) else error.status
     return JSONResponse({"error": error.message, "category": category}, status)

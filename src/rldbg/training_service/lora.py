@@ -1,7 +1,7 @@
 """Low-rank adapters: a weight becomes W + (alpha / rank) * up @ down, and only `up` and `down` are trained.
 
 In files and in memory the frozen weight keeps its name; its adapter has the names `<weight>.lora_down` and
-`<weight>.lora_up`. Whoever has no use for adapters gets the sum (`merged`).
+`<weight>.lora_up`. `merged` gives whole weights, with the adapters added.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Operation:
             self.finished.set()
 
     def forget(self) -> None:
-        """Lets go of the result and of what its presentation holds; whoever still asks is told so."""
+        """Frees the result; later requests for it get an error."""
         self.result, self.present = None, lambda _result: None
         self.error = NotFoundError(f"the result of {self.id} was forgotten; many newer ones exist")
 

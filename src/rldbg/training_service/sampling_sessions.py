@@ -31,7 +31,7 @@ class SamplingSession:
 
 
 class SamplingSessions:
-    """All sampling sessions. It lives on the event loop; drawing is the worker's job."""
+    """All sampling sessions. It lives on the event loop; the worker samples."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from rldbg.core import setting
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """One service: its model, and where it keeps what it makes."""
+    """One service: its model and its folders."""
 
     model: str
     """tiny, or the folder of a Hugging Face causal model."""

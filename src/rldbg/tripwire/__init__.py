@@ -1,4 +1,4 @@
-"""The tripwire: judges a run while it is recorded, keeps the steps around an event, and stops the ranks if asked to."""
+"""`rldbg watch`: checks a run while it is recorded, keeps the steps around an event, and stops the ranks on request."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What the tripwire is asked for."""
+"""Settings of `rldbg watch`."""
 
 from dataclasses import dataclass
 

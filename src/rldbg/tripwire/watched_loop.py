@@ -1,4 +1,4 @@
-"""`rldbg.watch`: the tripwire for a loop of one's own."""
+"""`rldbg.watch`: watch a training loop of your own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def watch(
 ) -> WatchedLoop:
     """Watch what is recorded in `directory`: by `log` of the result, `rldbg.record_loop`, or any `rldbg.Recorder`.
 
-    A process beside the training judges each step, and rank 0 reports events on stderr. With `stop`, every rank stops
+    A separate process checks each step, and rank 0 reports events on stderr. With `stop`, every rank stops
     at the end of a step after an event: under `rldbg run` as at a breakpoint, elsewhere the program ends. Call it on
     every rank; rank 0 starts the process.
     """

@@ -1,6 +1,5 @@
-"""Judges the steps of a recording as they are completed; says what fired, pins the steps around it, orders stops.
-
-It runs beside the training, never in it: everything it knows it reads from the recording's files.
+"""Checks the steps of a recording as they are completed: reports events, pins the steps around them, and requests
+stops. It runs in its own process and reads only the recording's files.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _CHECKED = (
     "first-ratio-is-one",
     "group-shares-a-prompt",
 )
-# A check that already fails in the first steps tells nothing about the moment: it is said once and never stops a run.
+# A check that already fails in the first steps is not an event: it is reported once and never stops a run.
 _FIRST_STEPS = 4
-# Beside a training, checks take at most this share of one core.
+# While a training runs, checks use at most this share of one core.
 _SHARE = 0.05
 _NOTIFY_S = 60.0
 

@@ -66,7 +66,7 @@ def command_of(recording: Path, settings: WatchSettings, owner: int) -> list[str
 
 
 def has_ended(recording: Path, owner: int | None) -> bool:
-    """Whether whoever started the watcher has ended, or says that the recording has."""
+    """Whether the process that started the watcher has ended, or reports that the recording has ended."""
     if (recording / WATCH_FOLDER / _ENDED).exists():
         return True
     if owner is None:

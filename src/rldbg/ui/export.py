@@ -1,9 +1,9 @@
-"""A static report of runs: the same page, with its answers written beside it. It opens from disk and asks nobody.
+"""A static report of runs: the same page, with its data in files. It opens from disk and needs no server.
 
     DIR/index.html   DIR/static/   DIR/data/index.js   DIR/data/N.js
 
 A data file is a script, because a page from disk may load scripts but no other files: it hands over compressed JSON.
-Answers are written most important first until the limit is reached; what was left out is said in the report.
+Answers are written most important first until the limit is reached; the report says what was left out.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Who may ask: the names under which the server is reached, the origin of pages that ask, and the token."""
+"""Access control: the host names of the server, the origin of requesting pages, and the token."""
 
 import hmac
 import ipaddress

@@ -1,4 +1,4 @@
-"""Work that takes long (check, compare, metrics): begun once per question, and asked for until it is done."""
+"""Long-running work (check, compare, metrics): started once per request, and polled until it is done."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from typing import Any
 _KEPT = 64
 _THREADS = 2
 _PATIENCE_S = 0.4
-# Whoever has not asked for so long has left.
+# A client that has not polled for this long has left.
 _LEFT_S = 10.0
 
 

@@ -1,7 +1,7 @@
 """The samples of a recording as columns: one numpy array per quantity, one row per sample, built record by record.
 
 Columns come from the kind that holds a step's samples (trajectories where there are any). What only other kinds know,
-such as the trainer's log probs, is joined for one step or sample at a time, when somebody looks at it.
+such as the trainer's log probs, is joined for one step or sample at a time, on request.
 """
 
 import re

@@ -120,7 +120,7 @@ def odd_tokens(values: np.ndarray, trained: np.ndarray | None) -> list[int]:
 
 
 def _clipped(value: Any, limit: int) -> Any:
-    """Long texts are cut, with their length: a page must not hold a megabyte that nobody reads."""
+    """Long texts are truncated, with their length."""
     if isinstance(value, str):
         return value if len(value) <= limit else f"{value[:limit]}… ({len(value):,} characters)"
     if isinstance(value, list | tuple | Mapping):

@@ -133,7 +133,7 @@ class FingerprintStream:
         self._pending.setdefault(tensor.device, []).append((group.named, sums))
 
     def read(self) -> list[Fingerprint]:
-        """In the order in which they came; a name that came twice is what it was last."""
+        """In order of arrival; for a name that arrived twice, the last one counts."""
         found = {item.name: item for pending in self._pending.values() for item in _read(pending)}
         return list(found.values())
 

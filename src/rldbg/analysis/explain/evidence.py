@@ -1,4 +1,4 @@
-"""What hypotheses may look at: recorded numbers of one step, aligned. Never configuration, never a bug's name."""
+"""What hypotheses may use: recorded numbers of one step, aligned. Never the configuration or the name of a bug."""
 
 from __future__ import annotations
 
@@ -228,8 +228,8 @@ Hypothesis = Callable[[Evidence], Iterator[Explanation]]
 
 
 def tried(hypothesis: Hypothesis, evidence: Evidence) -> list[Explanation]:
-    """What a hypothesis says; one that cannot cope with the shapes of a recording says nothing, and the log says so,
-    once per recording."""
+    """The results of a hypothesis; one that fails on the shapes of a recording gives none, and this is logged once per
+    recording."""
     try:
         return list(hypothesis(evidence))
     except (ValueError, IndexError, KeyError, ArithmeticError) as error:

@@ -24,7 +24,7 @@ _BOUNDS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0)
 
 
 class LossRule(NamedTuple):
-    """One combination; `clip` is how far below and above 1 the ratio may go, None for as far as it likes."""
+    """One combination; `clip` is how far below and above 1 the ratio may go, None for no limit."""
 
     advantages: str
     form: str

@@ -25,7 +25,7 @@ from rldbg.analysis.explain.optimizer_fits import (
 from rldbg.analysis.explain.optimizer_rules import ADAM, AMSGRAD, History, OptimizerRule, moments_of
 from rldbg.analysis.explain.passes import SideStep
 
-# A fit that is so many times as bad as the other side's, on gradients and parameters of the same precision, is none.
+# A fit this many times worse than the other side's, on gradients and parameters of the same precision, is rejected.
 _WORSE = 30.0
 
 

@@ -1,8 +1,8 @@
 """Which of the hypotheses that were tried is the cause: one that fits while every rival is refuted by a margin.
 
-A rival is refuted when it leaves more than MARGIN times what noise may leave. Statements are of three depths: those
-that name a fault, those that only describe how the numbers relate, and those that only say where the fault lies. A
-deeper one that fits replaces a shallower one, which follows from it. Where several remain, all are candidates.
+A rival is refuted when it leaves more than MARGIN times what noise may leave. Statements have three levels: those that
+name a fault, those that only describe how the numbers relate, and those that only say where the fault is. A statement
+that fits replaces those of a lower level, which follow from it. If several remain, all are candidates.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _FOLLOWS = {
     "prompt-changed": {"samples-of-another-step"},
     "reference-is-old-policy": {"reference-is-policy"},
     "reference-is-rollout": {"reference-is-policy", "reference-is-old-policy"},
-    # With few different rewards many functions of them agree: the one that can be inverted says most.
+    # With few different rewards many functions of them agree: prefer the one that can be inverted.
     "reward-clipped": {"reward-affine", "reward-rounded"},
     "reward-normalised": {"reward-affine"},
     "reward-by-turn": {"reward-affine"},

@@ -11,7 +11,7 @@ NOISE = 2e-5
 
 
 def wherever(hypothesis: Hypothesis, quantity: str) -> Hypothesis:
-    """The same on the part of all tokens that the difference is confined to, where there is such a part."""
+    """The same hypothesis on the part of all tokens that the difference is confined to, if there is one."""
 
     def narrowed(evidence: Evidence) -> Iterator[Explanation]:
         found = evidence.confined(quantity, NOISE)

@@ -144,7 +144,7 @@ def _shown(largest: Mapping[Update, float]) -> dict[Update, float]:
 def _are_rare(gaps: Mapping[Update, np.ndarray], given: Tolerances) -> bool:
     """Whether few tokens, after the first update, are farther apart than the parameters are thought to move them.
 
-    Without two passes over the same tokens nobody measured how sensitive the most sensitive one is.
+    Without two passes over the same tokens, the sensitivity of the most sensitive one is unknown.
     """
     beyond = [
         found > given.at(*update).of("forward_data", "log_probs", "float32", "float32").atol
@@ -160,7 +160,7 @@ def _may_be_noise(first: FirstDifference, a: Side, b: Side) -> bool:
 
 
 def _may_be_rounding(first: FirstDifference) -> bool:
-    """Models that are sure of themselves amplify what their first pass rounds."""
+    """Very confident models amplify the rounding of their first pass."""
     a, b = first.place.a, first.place.b
     if first.stage not in _FOLLOWS_PARAMETERS or not isinstance(a, float) or not isinstance(b, float):
         return False

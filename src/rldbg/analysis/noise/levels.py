@@ -1,4 +1,4 @@
-"""How large the noise is at one optimizer step, and what allows it."""
+"""The size of the noise at one optimizer step, and what it allows."""
 
 from __future__ import annotations
 

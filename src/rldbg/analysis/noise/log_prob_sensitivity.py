@@ -2,8 +2,9 @@
 
 The log probs of a sample are recorded from several states of the parameters: before the step, and in each epoch. The
 change by its own updates bounds what a perturbation of the parameters may do: with S the largest |change of a log prob|
-per length of the parameters' way, parameters at a distance d may change a log prob by S * d. Updates go where log probs
-change most, so S is large for a perturbation that chooses no direction; MARGIN is for the few ways it is measured on.
+per distance that the parameters moved, parameters at a distance d may change a log prob by S * d. Updates follow the
+directions in which log probs change most, so S is large for a random perturbation; MARGIN covers the small number of
+measurements.
 """
 
 from __future__ import annotations

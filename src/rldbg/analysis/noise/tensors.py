@@ -1,6 +1,6 @@
 """Gradients and parameters of both sides, tensor by tensor over all optimizer steps: what each update may add.
 
-One tensor is held at a time, however many a model has.
+Only one tensor is in memory at a time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Parameters whose gradients were not recorded: what rounding leaves has no structure, what another rule does has.
-
-Without gradients nobody knows which elements had one near zero, nor whether passes were computed in bfloat16. So size
-says little: rounding may turn any element by two whole steps. Its shape says more. Where a gradient's error is divided
-by its size, few elements differ much and most hardly (a ratio of two random numbers has a heavy tail); another learning
-rate or decay moves every element by a multiple of its own movement or value, other betas move all of them by
-similar amounts, and a tensor that an optimizer leaves out does not move at all. docs/tolerances.md says more.
+"""Parameters whose gradients were not recorded: differences by rounding have no structure, those by a different rule
+do. Without gradients it is unknown which elements had one near zero, and whether passes were computed in bfloat16. So
+the size of a difference says little: rounding may move any element by two whole steps. Its shape says more. Where a
+gradient's error is divided by its size, few elements differ much and most hardly (a ratio of two random numbers has a
+heavy tail); another learning rate or decay moves every element by a multiple of its own movement or value, other betas
+move all of them by similar amounts, and a tensor that an optimizer leaves out does not move at all. docs/tolerances.md
+says more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROUNDINGS = 4 * roundoff_of("float32")
 _ELEMENTS = 4096
 # Two whole steps of one update, as a share of the weights' root mean square.
 _SHARE_OF_WEIGHTS = 0.1
-# One element far off shall not decide what the others look like.
+# A single outlier must not decide how the others are distributed.
 _OUTLIER = 8.0
 
 

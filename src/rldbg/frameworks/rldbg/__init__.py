@@ -1,4 +1,4 @@
-"""The embedded trainer, through the same door as the others."""
+"""The embedded trainer, as a framework like the others."""
 
 from rldbg.frameworks.base import Framework
 

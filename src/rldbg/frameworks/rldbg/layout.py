@@ -1,4 +1,4 @@
-"""Our own recordings; writer and reader of them stand together in `recording`."""
+"""Our own recordings; their writer and reader are in `recording`."""
 
 from rldbg.recording.layouts.rldbg import RldbgLayout
 

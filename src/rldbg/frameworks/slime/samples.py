@@ -115,7 +115,7 @@ def _samples(samples: Any) -> Sequence[_Sample]:
 
 
 def _train_samples(data: Mapping[str, Any]) -> Sequence[_Sample]:
-    """v2 has one mapping a sample; miles writes the rank's columns, which are turned into the same."""
+    """v2 has one mapping per sample; miles writes the rank's columns, which are turned into the same."""
     columns = data.get("rollout_data")
     if not isinstance(columns, Mapping):
         return _samples(data.get("samples"))
@@ -135,7 +135,7 @@ def _length(values: Any) -> int:
 def _ids(
     groups: Sequence[Any], indices: Sequence[Any], hashes: Sequence[str]
 ) -> tuple[tuple[SampleId, ...], dict[str, Any]]:
-    """(group_index, index) where the framework set them; else the prompt and the order stand in, and that is said."""
+    """(group_index, index) if the framework set them; else the prompt and the order, which is noted."""
     names = [hashes[row] if group is None else str(group) for row, group in enumerate(groups)]
     if not all(isinstance(index, int | np.integer) for index in indices):
         return ids_in_order(names), {IDS_FROM: "group or prompt, and order in the file"}

@@ -67,7 +67,7 @@ def _is_of_group(other: Any, data: _Data) -> bool:
 
 
 def _is_sliced(name: str, parts: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every rank has a flat array a sample under this name, and they are not all of the same whole."""
+    """Whether every rank has a flat array per sample under this name, and not all hold the same whole."""
     if name in _WHOLE_ON_EVERY_RANK:
         return False
     columns = [part.get(name) for part in parts]

@@ -84,10 +84,8 @@ def clean_cells(seeds: int, *, cuda: bool) -> list[Cell]:
 
 
 def bug_cells(seeds: int, count: int | None = None) -> list[Cell]:
-    """So many bugs, all by default, each in a cell drawn by chance in which it changes something.
-
-    What is drawn depends on `seeds` alone; a larger count begins with the same cells, and takes every bug again, in
-    other cells, once all had their turn.
+    """That many bugs, all by default, each in a randomly chosen cell in which it changes something. The choice depends
+    on `seeds` alone; a larger count begins with the same cells, and repeats bugs in other cells once all were used.
     """
     return list(islice(_drawn_cells(seeds), len(BUGS) if count is None else count))
 
