@@ -17,7 +17,12 @@ SCENES = Path(__file__).with_name("ray_wait_scenes.py")
 SENTENCES = {
     "calls": ["Partner.answer (actor second)", "Partner.answer (actor first)", "should run answer", "(deadlock)"],
     # Whoever waits in the same place for the same reason is in one sentence, in the order in which they are seen.
-    "queue": ["consumer", "ray_wait_scenes.py:", "(ray.util.queue)", "nobody is seen who would put an item in"],
+    "queue": [
+        "consumer",
+        "ray_wait_scenes.py:",
+        "(ray.util.queue)",
+        "no thread or process is seen that would put an item in",
+    ],
     "dead_producer": ["abandoned", "(ray.util.queue)", "actor producer has died"],
     "unschedulable": [
         "waits_for_huge waits at",

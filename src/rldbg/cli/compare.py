@@ -39,7 +39,7 @@ _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
     multiple=True,
     metavar="A2",
     help="A clean repetition of A (other ranks, batch shape, kernels): its differences count as noise. Repeatable. "
-    "[default: what `rldbg rerun A --step N --noise` left beside A]",
+    "[default: what `rldbg rerun A --step N --noise` left next to A]",
 )
 @click.option(
     "--fail-on",

@@ -167,5 +167,5 @@ def _texts(recording: "Recording", tokenizer: str | None, tokens: Sequence[int])
     try:
         return TokenText(found).of(tokens)
     except (PrerequisiteError, IncompleteDataError) as error:
-        print_note(f"no text beside the token ids: {error.message} ({error.hint})")
+        print_note(f"token ids are shown without text: {error.message} ({error.hint})")
         return None

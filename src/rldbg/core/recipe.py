@@ -161,7 +161,7 @@ def _find(name: str, file: Path, own: DictConfig) -> Path:
             return candidate
     looked = ", ".join(dict.fromkeys(str(folder) for folder in folders))
     known = [other.stem for folder in folders for other in folder.glob("*.yaml")]
-    hint = did_you_mean(name, known, "put it beside the recipe or name its folder in hydra.searchpath")
+    hint = did_you_mean(name, known, "put it next to the recipe, or name its folder in hydra.searchpath")
     raise UsageError(f"{file} builds on {name!r}, which is not in {looked}", hint)
 
 

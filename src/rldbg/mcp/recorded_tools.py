@@ -72,7 +72,7 @@ class RecordedTools:
             found = recording.sample(SampleId.parse(sample), step, kind, rank)
             columns = TokenColumns(found)
             texts, reason = opened.texts_of(columns.tokens.tolist())
-            note = [] if texts else [f"no text beside the token ids: {reason}"]
+            note = [] if texts else [f"token ids are shown without text: {reason}"]
             text = to_text([report.sample_to_terminal(found, columns, texts), *note])
             place = {"run": run, "step": found.step, "sample": sample}
             return ToolResult(text, [place])

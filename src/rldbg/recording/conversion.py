@@ -200,7 +200,7 @@ def _refuse_places(recording: Recording, place: Path, overwrite: bool) -> None:
     target = place.resolve()
     if target == source or source in target.parents or target in source.parents:
         raise UsageError(
-            f"{place} and {recording.title} contain each other", "choose a place for OUT beside the recording"
+            f"{place} and {recording.title} contain each other", "choose a folder for OUT outside the recording"
         )
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return

@@ -248,7 +248,7 @@ _ALL_KINDS = (
                 values="flat, one row per name; only where asked for",
             ),
             *_fields(
-                Shape.TEXT, optional=True, engine="of an engine that is not told versions: workers of one have one name"
+                Shape.TEXT, optional=True, engine="name of an engine that does not know versions, shared by its workers"
             ),
             *_fields(Shape.NUMBER, optional=True, at="seconds since 1970: says which version such an engine holds"),
         ),

@@ -20,7 +20,7 @@ _LINES_LOST = "the journal was damaged after it was written; what these lines sa
 _KILLED = "the process ended before its buffer was on disk (killed, crashed, or out of time at exit)"
 _RECORD_AGAIN = "close the recorder before the process ends; after a crash the step must be recorded again"
 _NOT_NOTED = "its writer was killed between naming the file and noting it, or its journal was not copied along"
-_READS_IS_WHOLE = "copy the journal folder too; a file that reads is whole, as it is named only when complete"
+_READS_IS_WHOLE = "copy the journal folder too; a readable file is complete, because files are named only then"
 _DROPPED = "the recorder dropped this record instead of blocking or harming training"
 _MORE_ROOM = "raise buffer_bytes, record fewer kinds or steps, or use when_full='block'"
 _STOPPED = "the recorder stopped itself; this process recorded nothing after that"

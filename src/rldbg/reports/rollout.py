@@ -23,7 +23,7 @@ def notes(report: RolloutReport) -> Iterator[str]:
         yield f"{len(groups) - _MOST_SHOWN} further kinds of failure: see {report.run}/reports/rollout.json"
     if groups and report.addresses:
         sample = groups[0][0].sample
-        yield f"what was said in a failed episode: rldbg show {report.run} --sample {sample}"
+        yield f"conversation of a failed episode: rldbg show {report.run} --sample {sample}"
         yield f"with the same answers again, in seconds and without a server: add --replay {report.run}"
     yield from (f"note: {note}" for note in report.notes)
     yield from _faults(report)

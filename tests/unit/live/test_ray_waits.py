@@ -86,7 +86,7 @@ def test_a_generator_whose_items_nobody_takes_is_named():
     idle = _worker("sampler", 2, "main_loop", {"kind": "idle"})
     waiting = _worker("caller", 1, "call", WAITING | {"tasks": ["Sampler.stats"]})
     said = _verdicts([waiting, idle], _view([_actor("sampler", 2)], tasks))
-    assert "sampler should run stats, but is still in Sampler.stream, of which no code runs now: a generator" in said
+    assert "sampler should run stats, but is still in Sampler.stream, which is suspended: a generator" in said
 
 
 def test_an_actor_that_nobody_needs_any_more_is_no_reason():
@@ -94,7 +94,7 @@ def test_an_actor_that_nobody_needs_any_more_is_no_reason():
     cause = {"actor_died_error_context": {"error_message": words}}
     view = _view([QUEUE, _actor("old", 2, "DEAD", death_cause=cause)])
     said = _verdicts([_worker("caller", 1, "call", TAKING)], view)
-    assert "an item of queue `results` (ray.util.queue); nobody is seen who would put an item in" in said
+    assert "an item of queue `results` (ray.util.queue); no thread or process is seen that would put an item in" in said
     assert "old" not in said
 
 
@@ -116,7 +116,9 @@ def test_who_only_has_a_queue_of_ray_may_fill_it():
 def test_a_failed_method_of_a_living_actor_is_told_with_the_queue_that_nobody_fills():
     failed = _task("Engine.loop", "FAILED", 2, "engine", error_message="Traceback\n  line\nValueError: no weights\n")
     said = _verdicts([_worker("trainer", 1, "fit", TAKING)], _view([QUEUE, _actor("engine", 2)], [failed]))
-    assert "nobody is seen who would put an item in; Engine.loop has failed: ValueError: no weights" in said
+    assert (
+        "no thread or process is seen that would put an item in; Engine.loop has failed: ValueError: no weights" in said
+    )
 
 
 def test_a_method_whose_argument_is_missing_is_not_an_idle_actor():

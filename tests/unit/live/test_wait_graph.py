@@ -339,7 +339,7 @@ def test_a_loop_without_a_pause_that_asks_a_process_that_has_ended_is_told():
     ended = [{"kind": "process", "name": "publisher", "pid": 5, "exit": "exit code 1"}]
     (found,) = explain([_process(1, _thread("MainThread", spins, main=True), ended=ended)])
     assert found.kind == "gone" and (
-        "looks again and again (a loop until `flag.value`; process publisher (pid 5) has ended (exit code 1))"
+        "polls without sleeping (a loop until `flag.value`; process publisher (pid 5) has ended (exit code 1))"
         in found.verdict
     )
 
@@ -408,7 +408,7 @@ def test_a_main_program_that_looks_again_and_again_is_told_beside_other_waits():
     writer = _process(2, _thread("MainThread", {"kind": "event", "name": "loaded", "users": []}, main=True))
     event, polling = explain([_process(1, polls), writer])
     assert "event `loaded`" in event.verdict and polling.to_finding().severity == "info"
-    assert "job@1 sleeps and looks again (a loop until `buffer[0] == 1`)" in polling.verdict
+    assert "job@1 polls (a loop until `buffer[0] == 1`)" in polling.verdict
 
 
 def test_a_server_that_nobody_connects_to_is_told_only_where_nothing_else_waits():

@@ -44,7 +44,7 @@ def _samples_trained_once(view: StepView) -> Iterable[Violation]:
     if view.samples and _are_whole_epochs([found for _, found in sorted(updates.items())], view.samples.keys()):
         return
     if not view.samples or not any(epochs.values()):
-        raise NotApplicable("no trajectories beside forward_data with sample ids")
+        raise NotApplicable("no trajectories and forward_data of the same samples")
     for epoch, counts in sorted(epochs.items()):
         twice = [sample for sample, count in counts.items() if count > 1]
         never = [sample for sample in view.samples if sample not in counts]
@@ -109,7 +109,7 @@ def _response_mask_follows(view: StepView) -> Iterable[Violation]:
                 where = f"step {view.step} rank {record.key.rank} micro {record.key.micro} sample {sample}"
                 yield Violation(f"{where} token {place}", (f"the loss counts {what} there",))
     if not seen:
-        raise NotApplicable("no response masks beside trajectories")
+        raise NotApplicable("no trajectories and response masks of the same samples")
 
 
 CHECKS = (

@@ -24,7 +24,7 @@ def _advantages_follow_rewards(view: StepView) -> Iterable[Violation]:
     known = [name for name in view.advantages if np.isfinite(view.rewards.get(name, np.nan))]
     names = [name for name in known if not view.is_earlier(name)]
     if len(names) < 2:
-        raise NotApplicable("no advantages beside rewards of the same samples")
+        raise NotApplicable("no advantages and rewards of the same samples")
     if view.has_token_advantages:
         raise NotApplicable("advantages differ from token to token: rewards alone do not make them")
     have = np.asarray([view.advantages[name] for name in names], dtype=np.float64)

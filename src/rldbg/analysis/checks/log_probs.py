@@ -122,7 +122,7 @@ def _rollout_matches_trainer(view: StepView) -> Iterable[Violation]:
                 worst = int(np.argmax(gap))
                 places.append((float(gap[worst]), sample.sample, int(positions[finite][worst])))
     if not gaps:
-        raise NotApplicable("no rollout log probs beside old_log_probs of the same samples")
+        raise NotApplicable("no rollout log probs and old_log_probs of the same samples")
     every = np.concatenate(gaps)
     mean, (worst_gap, sample_id, token) = float(every.mean()), max(places)
     if mean > _MISMATCH_MEAN or worst_gap > _MISMATCH_TOKEN:
@@ -160,7 +160,7 @@ def _first_ratio_is_one(view: StepView) -> Iterable[Violation]:
         why = (
             "old log probs are the engine's, of older weights"
             if older
-            else "no log_probs beside old_log_probs of the same samples"
+            else "no log_probs and old_log_probs of the same samples"
         )
         raise NotApplicable(why)
     bound = _ON_POLICY

@@ -34,7 +34,7 @@ def losses_follow_tokens(view: StepView, lacking: str) -> Iterable[Violation]:
             cells.append((_cell(record), float(loss.array(name).reshape(-1)[0]), list(_reduced(*terms))))
             names.add(name)
     if not cells:
-        raise NotApplicable(lacking or "no is_loss_debug, and no losses beside log probs, old log probs and advantages")
+        raise NotApplicable(lacking or "no is_loss_debug, and no losses with log probs, old log probs and advantages")
     given = np.array([loss for _, loss, _ in cells])
     expected = np.array([values for *_, values in cells])
     if any(_fits(given, column) for column in expected.T):

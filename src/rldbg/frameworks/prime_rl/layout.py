@@ -154,7 +154,7 @@ def _unstable(tree: Tree) -> list[Finding]:
             "unfinished-writer",
             Severity.WARNING,
             f"{tree.title}/{folder}".rstrip("/"),
-            ("the STABLE marker beside the rank files is missing",),
+            ("the STABLE marker next to the rank files is missing",),
             "the trainer had not finished exporting this step",
             ("wait for the step to end, or leave this step out",),
         )

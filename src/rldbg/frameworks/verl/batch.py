@@ -111,7 +111,7 @@ class _Padded:
         bits = response.bits if isinstance(response, EncodedArray) else np.asarray(response)
         if bits.shape != self.ids.shape:
             if bits.shape != (len(self.ids), self.ids.shape[1] - self.prompt):
-                raise Malformed(f"a tensor of shape {bits.shape} beside input_ids of {self.ids.shape}")
+                raise Malformed(f"a tensor of shape {bits.shape} does not match input_ids of shape {self.ids.shape}")
             bits = np.concatenate([np.zeros((len(self.ids), self.prompt), bits.dtype), bits], axis=1)
         return unpadded(EncodedArray(bits, response.dtype) if isinstance(response, EncodedArray) else bits, self.keep)
 
@@ -139,7 +139,7 @@ class _Jagged:
         if response is None:
             return Ragged(np.ones(len(self.tokens.values), bool), self.tokens.offsets)
         if not isinstance(response, Ragged):
-            raise Malformed("a padded tensor beside jagged input_ids")
+            raise Malformed("a padded tensor together with jagged input_ids")
         return after_prompt(response, self.tokens.lengths)
 
     def cut(self, value: Any) -> Any:

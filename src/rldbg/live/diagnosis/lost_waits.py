@@ -66,7 +66,7 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
     if kind == "connection_pool":
         return "no other request is seen in flight: responses that were not read to their end or closed keep them"
     if kind == "barrier":
-        return f"some never arrived: {gone}" if gone else "nobody else is seen who would arrive"
+        return f"some never arrived: {gone}" if gone else "no other thread or process is seen that would arrive"
     if kind in DUTIES:
         functions = wait.get("functions") or []
         listed = " and ".join(name.replace(":", " (line ", 1) + ")" for name in functions[:3])
@@ -78,9 +78,9 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
             return gone or f"no parent or child process of it is seen that would {DUTIES[kind][1]}"
         elif functions:
             them = "it" if len(functions) == 1 else "them"
-            nobody = f"in its file only {listed} would {DUTIES[kind][1]}, and nobody is seen running {them}"
+            nobody = f"in its file only {listed} would {DUTIES[kind][1]}, and no thread or task is seen running {them}"
         else:
-            nobody = f"nobody is seen who would {DUTIES[kind][1]}"
+            nobody = f"no thread or process is seen that would {DUTIES[kind][1]}"
         return f"{nobody}: {gone}" if gone else nobody
     if kind == "disk":
         return "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL"

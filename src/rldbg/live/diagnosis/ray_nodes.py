@@ -173,7 +173,7 @@ class _Joining:
             runs = task["state"].startswith("RUNNING")
             target = self._worker(self._place(node_id, pid), method if runs else "")
             if target is not None and target.kind == "idle" and (begun := self._running(target)):
-                paused = "of which no code runs now: a generator waits there until somebody takes its items"
+                paused = "which is suspended: a generator waits until its items are taken"
                 target.activity = f"is still in {begun[0]['name']}, {paused}"
             target = target or self._unseen(task, pid)
             return [Edge(target.id, f"runs {method}" if runs else f"should run {method}")]

@@ -140,7 +140,7 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
         wait = {"kind": "turn"} if blocked_loops(stack) else wait
     if wait.get("polls"):
         ended = ended_children(stack)
-        looks = "looks again and again" if wait["kind"] == "computing" else "sleeps and looks again"
+        looks = "polls without sleeping" if wait["kind"] == "computing" else "polls"
         activity = f"{looks} (a loop {wait['polls']}{'; ' if ended else ''}{', '.join(ended)})"
     if entry.get("moved"):
         wait, activity = {}, "is running"

@@ -184,7 +184,7 @@ def _disk(wait: Any) -> str:
     path, channel = str((wait.get("file") or {}).get("path") or ""), str(wait.get("channel") or "")
     if path.startswith("/dev/"):
         return f"the driver of {path}"
-    return f"the disk or network file system ({path})" if path else f"the kernel ({channel or 'not said where'})"
+    return f"the disk or network file system ({path})" if path else f"the kernel ({channel or 'unknown place'})"
 
 
 def clause(node: Node) -> str:

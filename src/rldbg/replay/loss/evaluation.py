@@ -119,7 +119,7 @@ def rerun_loss(request: LossRequest, *, load_model: ModelLoader) -> tuple[LossRe
         )
         if not bool((inputs.advantages * inputs.mask).any()):
             raise IncompleteDataError(
-                f"every advantage of {inputs.title} is 0: losses cannot be told apart",
+                f"every advantage of {inputs.title} is 0: losses cannot be distinguished",
                 "use a batch with different rewards in a group, or --random-advantages 0 for seeded numbers",
             )
         return _Evaluation(request, user, inputs, ranks, load_model).report(), ranks.rank

@@ -167,7 +167,7 @@ R.help = () => {
     ["/", "filter the samples"],
     ["j k ↑ ↓", "next, previous row"],
     ["Enter", "open the row"],
-    ["← →", "token before, after"],
+    ["← →", "previous, next token"],
     ["n / p", "next, previous unusual token"],
     ["c", "copy the command that shows the same in a terminal"],
     ["t", "dark or light"],

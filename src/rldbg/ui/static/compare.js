@@ -102,7 +102,7 @@ R.comparison = (pair, stages, number) => {
           }),
         }, `open it in ${side}`)]))), R.h("h2", null, "Stages in causal order"),
     R.h("div.stages", null, stages.map(box)), R.whyCards(pair),
-    R.h("section.card", null, R.h("h2", null, "Difference beside noise, by field"),
+    R.h("section.card", null, R.h("h2", null, "Difference compared with noise, by field"),
       R.table([
         "stage",
         "field",
@@ -196,7 +196,7 @@ R.apply = (pair, item) => {
   const made = pair.recomputed[item.id + item.explains];
   if (!made)
     return R.h("p.muted", null,
-      "It tells where, or which tokens, masks, ids or weights differ: it has no formula to recompute numbers with.");
+      "It says which tokens, masks, ids or weights differ; it has no formula to recompute numbers.");
   const line = (values) => made.places.map((place, number) => [place, values[number]]);
   const [given, other] = made.names || (item.parameters.side === "A" ? ["B", "A"] : ["A", "B"]);
   const shown = R.h("div.charts");

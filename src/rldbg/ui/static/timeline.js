@@ -124,7 +124,7 @@ R.views.memory = async (view) => {
         R.anyTable(report.residues, "residues")),
     ledger.length > 0
       && R.h("section.card.memory", null,
-        R.h("h2", null, "Memory ledger: MiB at the beginning, peak and end of each phase"),
+        R.h("h2", null, "Memory in MiB at the start, peak and end of each phase"),
         R.table([
           "role",
           "process",
