@@ -38,7 +38,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 def shown_by(module: str) -> Callable[[type[T]], type[T]]:
     """Let terminals and notebooks show the results of a class by `to_terminal` of rldbg.reports.MODULE.
 
-    Results know nothing of how they look: the module is loaded by name when somebody looks.
+    Results do not depend on their rendering: the module is loaded by name when a result is shown.
     """
 
     def decorate(cls: type[T]) -> type[T]:

@@ -1,6 +1,6 @@
 """Crash files: what is recorded of an exception: chain, frames, source, locals, rank, step.
 
-RUN/crashes/<time>-<role>[-<rank>]-<pid>-<n>.json, visible only when complete, written before anybody waits:
+RUN/crashes/<time>-<role>[-<rank>]-<pid>-<n>.json, visible only when complete, written before the process is held:
 
     {"schema_version": 1, "who": {identity}, "time": t, "thread": "...", "where": "task|thread|process", "step": 12,
      "exceptions": [{"type", "message", "notes", "relation": "raised|cause|context",

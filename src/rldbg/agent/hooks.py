@@ -82,8 +82,9 @@ def _own_breakpoints(agent: Agent) -> None:
 class UncaughtExceptions:
     """The excepthook of this process: first whatever is there already, then the agent's report.
 
-    `take` again after somebody has put a hook around ours. torch.distributed does, and prints what the hooks inside of
-    its own have written only when they have returned: a process that waits at its exception would not show it.
+    Call `take` again after another library has wrapped our hook. torch.distributed does, and prints what the hooks
+    inside of its own have written only when they have returned: a process that waits at its exception would not show
+    it.
     """
 
     def __init__(self, agent: Agent) -> None:

@@ -72,7 +72,7 @@ class Connection:
 class Peer:
     """Requests, responses and events over one connection. Any thread may ask; one thread calls `serve`.
 
-    Invariant: whoever waits for an answer gets it, or an error as soon as the connection is lost.
+    Invariant: every request gets its answer, or an error as soon as the connection is lost.
     """
 
     def __init__(self, connection: Connection, handle: Callable[[str, Message], Any] | None = None) -> None:

@@ -172,7 +172,7 @@ class Agent:
             "farewell": lambda: self._link.farewell(),
             "call_main": lambda: {"called": call_here()},
             "interrupt": lambda: self._interrupt(showing_only=bool(body.get("showing_only"))),
-            # Loaded only when somebody wants a profile.
+            # Loaded only for a profile.
             "profile": lambda: importlib.import_module(".profiling", __package__).answer(body),
             "spy": lambda: spy_on(int(body["pid"]), list(body.get("options") or [])),
         }
@@ -189,7 +189,7 @@ class Agent:
             "groups": collectives.groups(),
         }
         if body.get("waits"):
-            # Loaded only when somebody wants to know.
+            # Loaded only on request.
             stacks = importlib.import_module(".waits", __package__).add_own_waits(stacks)
         if body.get("flight_record"):
             record = collectives.flight_record()

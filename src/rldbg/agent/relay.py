@@ -1,8 +1,9 @@
 """Joins pydevd, which can only dial a host and port, to the debug channel that the agent opened to the broker.
 
-The loopback port exists for the moment in which pydevd connects to it. Whoever connects must show a secret that only
-this process knows, through pydevd's own authorisation message; a stranger is dropped. When the broker is killed, pydevd
-does not notice: its connection stays open, stopped threads stay stopped, and the relay connects to the next broker.
+The loopback port exists for the moment in which pydevd connects to it. A client must show a secret that only this
+process knows, through pydevd's own authorisation message; any other connection is dropped. When the broker is killed,
+pydevd does not notice: its connection stays open, stopped threads stay stopped, and the relay connects to the next
+broker.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What every plane shares: errors, findings, identity, run folders, environment, redaction, recipes, Ray clusters."""
+"""What all packages share: errors, findings, identity, run folders, environment, redaction, recipes, Ray clusters."""
 
 from typing import TYPE_CHECKING
 

@@ -22,7 +22,7 @@ _BACKLOG = 4096
 
 
 class NoAnswerError(ConnectionError):
-    """No answer came: nobody listens, the connection broke, the time is over, or the address is not one."""
+    """No answer: nothing listens, the connection broke, the request timed out, or the address is invalid."""
 
 
 def listen(host: str, port: int) -> socket.socket:

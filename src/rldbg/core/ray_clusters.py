@@ -1,4 +1,4 @@
-"""Ray clusters that somebody else started: whether one answers, whether it demands a token, and where that token is.
+"""Ray clusters that rldbg did not start: whether one answers, whether it demands a token, and where that token is.
 
 A cluster demands a token when RAY_AUTH_MODE was `token` where it started; since Ray 2.60 `ray.init()` sets that by
 itself and leaves a token in ~/.ray/auth_token, and `ray start` follows where it finds one. A client sends its token
@@ -38,7 +38,7 @@ def ray_token(environment: Environment) -> str:
 def ray_access(address: str, environment: Environment) -> dict[str, str]:
     """The environment variables that a client of this cluster must set in addition.
 
-    Raises UnreachableError when nobody answers there, PrerequisiteError when the cluster demands a token and would
+    Raises UnreachableError when nothing answers there, PrerequisiteError when the cluster demands a token and would
     refuse the one there is.
     """
     token = ray_token(environment)

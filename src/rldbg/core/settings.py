@@ -43,7 +43,7 @@ def validated(
     """The group of settings in plain data. UsageError names the key, with the nearest valid one if it is unknown.
 
     `name` is the group's own key in its file, `page` the documentation that explains its keys, `others` are valid keys
-    beside the group's that somebody else reads. `strict` is for JSON: no text and no flag where a number is expected.
+    in addition to the group's, read elsewhere. `strict` is for JSON: no text and no flag where a number is expected.
     """
     from pydantic import TypeAdapter, ValidationError
 

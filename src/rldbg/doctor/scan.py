@@ -67,7 +67,7 @@ class Scanner:
         self.budget_s = budget_s
         self.evidence = LogEvidence()
         self.year = 0
-        """The year that a log of this story states; logs that state none are of the same year."""
+        """The year that one of these logs states; logs without a year are of the same year."""
 
     def read_all(self, sources: Sequence[LogSource]) -> LogEvidence:
         self.year = next((year for source in sources if (year := source.stated_year)), 0)

@@ -107,7 +107,7 @@ def replica_command(number: int, ready: Path, listening: Listening, settings: Ma
 
 
 def write_token(folder: Path, token: str) -> Path:
-    """The token in a file that only we read: a command line is seen by everybody."""
+    """The token in a private file: command lines are visible to all users."""
     file = folder / "token"
     file.touch(mode=0o600)
     file.write_text(token, encoding="utf-8")

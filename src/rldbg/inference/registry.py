@@ -198,7 +198,7 @@ class Registry:
             yield
 
     def free_name(self, stem: str) -> str:
-        """A name nobody uses: the stem, or the stem with a number."""
+        """An unused name: the stem, or the stem with a number."""
         taken = {server.name for server in self.servers()}
         return next(name for n in range(len(taken) + 1) if (name := stem if n == 0 else f"{stem}-{n + 1}") not in taken)
 

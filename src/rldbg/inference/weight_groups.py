@@ -33,7 +33,7 @@ class WeightGroups:
             raise RequestError(f"rank_offset is {rank} in a world of {size}; it must be from 1 to {size - 1}")
         try:
             self._groups[name] = await asyncio.to_thread(_joined, name, address, port, rank, size)
-        except RuntimeError as error:  # what torch raises if nobody listens, or a rank does not come
+        except RuntimeError as error:  # what torch raises if nothing listens, or a rank does not join
             raise RequestError(f"no group at {address}:{port}: {str(error)[:300]}") from error
 
     async def receive(

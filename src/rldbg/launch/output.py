@@ -58,7 +58,7 @@ class CapturedOutput:
             os.close(descriptor)
         select.select([self._settled], [], [], _SETTLE_S)
         os.close(self._settled)
-        # It outlives us where the command left others behind that still write; nobody waits for it then.
+        # It outlives this process if the command left background processes that still write; it is not waited for then.
         self._process.returncode = self._process.poll() or 0
 
 

@@ -141,7 +141,7 @@ def _process(pid: int) -> psutil.Process | None:
 
 
 def _is_needed(broker: Broker) -> bool:
-    """Agents are connected, or workers of a foreign cluster are held."""
+    """Whether agents are connected, or workers of an external Ray cluster are held."""
     return any(process.agent is not None or process.session is not None for process in broker.state.processes)
 
 

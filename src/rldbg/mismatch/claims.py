@@ -47,7 +47,7 @@ class Unexplained:
         return self.open & (self.size > NOISE)
 
     def take(self, claim: Claim) -> float:
-        """Books a claim; returns how much of the gap it accounts for."""
+        """Adds a claim; returns how much of the gap it accounts for."""
         before = float(self.size[claim.rows].sum())
         self.size[claim.rows] = np.minimum(self.size[claim.rows], claim.left)
         self.explained[claim.rows] = True

@@ -1,4 +1,4 @@
-"""Causes seen in the values themselves: missing, filled with 0, one position off, of tokens nobody sampled."""
+"""Causes seen in the values themselves: missing, filled with 0, one position off, of tokens that were not sampled."""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ def check_nsys(environment: Environment) -> None:
 
 
 def nodes_with_nsys(address: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Each live node of a Ray cluster with the nsys that its workers would find; empty when nobody answers."""
+    """Each live node of a Ray cluster with the nsys that its workers would find; empty when the cluster does not
+    answer."""
     if importlib.util.find_spec("ray") is None:
         return {}
     try:

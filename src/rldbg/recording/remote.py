@@ -93,7 +93,7 @@ class RemoteTree:
                 return {posixpath.basename(self._root): self._fs.info(self._root)}
             listed: dict[str, dict[str, Any]] = self._fs.find(self._root, detail=True)
             if not listed:
-                self._fs.info(self._root)  # listing an address where nobody answers may give an empty list
+                self._fs.info(self._root)  # listing an unreachable address may give an empty list
             infos = [info for path, info in listed.items() if _is_visible(self._below(path))]
             unsized = [info["name"] for info in infos if info.get("size") is None]
             with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:  # an HTTP listing has names only

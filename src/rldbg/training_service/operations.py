@@ -1,7 +1,7 @@
 """Operations: work that was accepted and will have exactly one outcome, a result or an error.
 
 They live on the event loop; the thread that computes hands outcomes over to it. Finished ones are kept until many
-newer ones exist, so that a client may ask late and twice; those that nobody has fetched yet are kept longest.
+newer ones exist, so that a client may ask late and twice; results that were not fetched yet are kept longest.
 """
 
 import asyncio

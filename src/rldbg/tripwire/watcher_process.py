@@ -20,7 +20,7 @@ _LAST_LOOK_S = 120.0
 
 
 class WatcherProcess:
-    """Started beside a training and ended with it. Events arrive as lines of a file, whoever reads them."""
+    """Started and ended with a training. Events are appended to a file as lines."""
 
     def __init__(self, recording: Path, settings: WatchSettings, *, log: Path) -> None:
         self.recording = recording

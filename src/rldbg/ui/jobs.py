@@ -24,7 +24,7 @@ class _Job:
     is_told: bool = False
 
     def answers(self, stamp: Hashable, now: float) -> bool:
-        """Also with another stamp while it is worked on, and once when it is done for whoever waited for it.
+        """Also with another stamp while the work runs, and once more for clients that waited for it.
 
         A recording that grows while it is read would else never be answered, and its work would pile up.
         """

@@ -243,7 +243,7 @@ def samples_csv(run: OpenedRun, *, filter: str = "", sort: str = "", descending:
     with run.lock:
         numbers = table.select(filter, sort, descending=descending)
         columns = {name: table.columns[name] for name in table.names()}
-    # Without the lock: other threads ask for the parts, and whoever asks may leave.
+    # Without the lock: other threads request the parts, and a client may disconnect.
     yield _csv_lines([columns])
     for first in range(0, len(numbers), 1000):
         part = numbers[first : first + 1000]

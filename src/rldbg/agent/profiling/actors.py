@@ -99,7 +99,7 @@ class ActorSelection:
             setattr(module, name, function)
 
     def before_shutdown(self) -> None:
-        """In the driver, while Ray still answers: its own timeline, and everybody's profiles."""
+        """In the driver, while Ray still answers: its own timeline, and the profiles of all workers."""
         ray: Any = sys.modules.get("ray")
         worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
         if ray is None or not ray.is_initialized() or getattr(worker, "mode", None) == 1:

@@ -1,7 +1,7 @@
 """What the threads and asyncio tasks of a process wait for, seen from inside or, through its memory, from outside.
 
 Standard library only and relative imports only: the folder also travels to nodes where rldbg is not installed. Names
-are loaded when first used: a process with an agent needs none of them until somebody asks.
+are loaded when first used: a process with an agent needs none of them until a request comes.
 """
 
 import importlib

@@ -39,7 +39,7 @@ _TRANSPORTS = (("_transport",), ("transport",), ("_protocol", "transport"), ("_c
 
 
 def all_tasks(modules: Mapping[str, Object]) -> Iterator[Object]:
-    """Also those that are done and still referred to by somebody."""
+    """Also tasks that are done but still referenced."""
     module = modules.get("asyncio.tasks")
     seen: set[int] = set()
     for name in ("_scheduled_tasks", "_all_tasks", "_eager_tasks"):

@@ -163,8 +163,8 @@ def _socket_facts(pid: int, inode: str) -> Facts:
 
 
 def other_end(pid: int, file: Facts) -> str | None:
-    """The inode of the other end of a connection within this host: "" when it is gone, "0" when nobody accepted it yet.
-    None for connections to other hosts."""
+    """The inode of the other end of a connection within this host: "" when it is closed, "0" when it was not accepted
+    yet. None for connections to other hosts."""
     if str(file["peer"]).rpartition(":")[0] not in ("127.0.0.1", "::1", str(file["local"]).rpartition(":")[0]):
         return None
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):

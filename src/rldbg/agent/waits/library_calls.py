@@ -141,7 +141,7 @@ def _child(frame: Frame, looking: Looking) -> Wait:
     if frame.file.endswith("subprocess.py") and not is_a(value, "Popen"):
         value = next((v for v in frame.locals().values() if is_a(v, "Popen")), value)
     if is_a(value, "Popen") and value is not None and looking.ended(value):
-        # It has ended, and somebody that it started keeps its output open.
+        # It has ended, and a process that it started keeps its output open.
         found = kernel_wait(looking)
         if found is not None and found["kind"] in ("pipe", "poll"):
             return found

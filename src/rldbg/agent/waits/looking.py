@@ -100,7 +100,7 @@ def queue_facts(queue: Object) -> Wait:
 
 
 def serves(frame: Frame) -> bool:
-    """A function of a library in which a program stays while it serves requests: nobody is expected to end it."""
+    """A library function in which a program stays while it serves requests: this wait is normal."""
     return frame.function.rpartition(".")[2] in ("serve_forever", "wait_for_termination")
 
 

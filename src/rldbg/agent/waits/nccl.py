@@ -37,7 +37,7 @@ def nccl_notes(pids: Iterable[int]) -> list[str]:
 
 
 def ras_lines(address: str) -> list[str]:
-    """What the service at HOST:PORT says of trouble, a line per kind and communicator; empty when nobody listens."""
+    """What the service at HOST:PORT says of trouble, a line per kind and communicator; empty when nothing listens."""
     host, _, port = address.rpartition(":")
     data, deadline = b"", time.monotonic() + _ANSWER_S
     try:

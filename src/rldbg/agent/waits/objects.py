@@ -110,7 +110,7 @@ class OwnObject:
             if isinstance(found, _PLAIN):
                 found = found.__get__(self.value, type(self.value))
         except (AttributeError, TypeError, ValueError, RuntimeError):
-            # Futures hide their attributes from everybody but their own lookup, which runs no code of the user.
+            # Futures expose their attributes only through their own lookup, which runs no user code.
             if not type(self.value).__module__.startswith(("asyncio", "_asyncio")):
                 return None
             found = self.value.get_name() if name == "_name" else getattr(self.value, name, None)

@@ -72,7 +72,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     threads = [replace(thread, frames=own_frames(thread.frames)) for thread in seen]
     entries = [_thread_entry(thread, view.pid, sources) for thread in threads]
     forked = any(len(thread.frames) > len(own.frames) for thread, own in zip(seen, threads, strict=True))
-    # A process made by a fork has the tasks of its parent, too, which nobody runs there.
+    # A forked process also has the tasks of its parent, which are not run there.
     every_task = list(all_tasks(modules)) if not forked or any(entry["loops"] for entry in entries) else []
     tasks = [task_facts(task, sources) for task in every_task if is_waiting(task)]
     waiting: list[tuple[Facts, Sequence[Frame]]] = [
@@ -138,7 +138,7 @@ def frame_facts(frame: Frame) -> Facts:
 
 
 def _runs_an_item(frames: Sequence[Frame]) -> bool:
-    """A thread of a pool that does what somebody submitted, be it a function of a library."""
+    """Whether a thread of a pool runs a submitted function, even one of a library."""
     return any(f.file.endswith(_POOLS[0]) and f.function.rpartition(".")[2] == "run" for f in frames)
 
 
@@ -311,13 +311,13 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
         wait["ends"] = sorted({end["pid"] for end in ends}) if ends or not other else None
         wait["sockets"] = [[end["pid"], end["descriptor"]] for end in ends]
     elif file.get("kind") == "socket" and not file.get("local") and (peer := unix_peer(str(file["inode"]))):
-        # Nobody has it open while the connection is not accepted: then it is not known who will.
+        # No process has it open before the connection is accepted: who will accept it is unknown.
         wait["ends"] = sorted({end["pid"] for end in ends_of(peer, dict(everyone))}) or None
     pipes = [str(each["inode"]) for each in wait.get("files") or [] if each.get("kind") == "pipe"]
     if pipes:
         wait["ends"] = sorted({end["pid"] for each in pipes for end in ends_of(each, dict(everyone)) if end["writes"]})
     if wait["kind"] == "sleep" and wait.pop("inside", False) and (path := contested_file(pid)):
-        # Libraries in C (databases, HDF5) sleep and try again while somebody else has locked their file.
+        # Libraries in C (databases, HDF5) sleep and retry while another process has locked their file.
         wait |= {"kind": "file_lock", "path": path}
     if wait["kind"] == "message":
         wait["ends"] = connected_processes(pid, everyone, "zmq")

@@ -65,7 +65,7 @@ class Unstructured:
     ) -> None:
         self._ends: dict[int, Update] = {}
         self._updates = sorted(step_sizes)
-        # With one recorded state nobody knows how long a step is, but no update turns weights into others.
+        # With one recorded state the size of a step is unknown, but no update replaces the weights altogether.
         self._start = (
             _SHARE_OF_WEIGHTS * _size_of_weights(histories, self._updates[0]) if len(self._updates) == 1 else 0.0
         )

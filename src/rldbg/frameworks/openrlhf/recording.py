@@ -1,5 +1,5 @@
 """Records of OpenRLHF: the driver has the experiences with rewards and advantages, each rank of the actor its
-micro-batches and parameters. Steps count from 0; ranks count calls of ppo_train, because nobody tells them.
+micro-batches and parameters. Steps count from 0; ranks count calls of ppo_train, because they do not know the step.
 
 Experiences hold responses on the axis of next tokens: [B, T - 1]. Gradients lie in DeepSpeed's own buffers: where a
 parameter has none, only their norm is recorded.

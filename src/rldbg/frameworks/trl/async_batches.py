@@ -70,7 +70,7 @@ class AsyncBatches(FrameworkRecording):
     def async_loss(self, trainer: Any, model: Any, inputs: Mapping[str, Any], *_: Any, **__: Any) -> RecordedCall:
         self._async_frame = None
         result = yield
-        # The variables of a function that has returned are those of its frame, as long as somebody has that.
+        # The variables of a returned function stay available in its frame while that is referenced.
         computed: dict[str, Any] = {} if self._async_frame is None else dict(self._async_frame.f_locals)
         self._async_frame = None
         loss = result[0] if isinstance(result, tuple) else result

@@ -48,7 +48,7 @@ class TrlRecording(TrainerGenerations):
         if self._rerun is not None and self._rerun.pdb and not self._micro:
             stop_in(type(trainer)._compute_loss)
         loss = yield
-        # The variables of a function that has returned are those of its frame, as long as somebody has that.
+        # The variables of a returned function stay available in its frame while that is referenced.
         computed = {} if self._frame is None else dict(self._frame.f_locals)
         self._frame = None
         if not trainer.model.training:

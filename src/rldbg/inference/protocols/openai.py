@@ -235,7 +235,7 @@ async def _stream(
 async def _merged(streams: Sequence[AsyncIterator[_T]]) -> AsyncIterator[_T]:
     """Several streams as one, in the order in which their items come.
 
-    It ends when all have ended, or with the first error; when nobody listens any more, the rest is ended.
+    It ends when all have ended, or with the first error; when the consumer stops, the rest is cancelled.
     """
     if len(streams) == 1:
         async for item in streams[0]:

@@ -234,7 +234,7 @@ def _served_folder(request: RolloutRequest) -> str:
             answer = http_request("GET", url, token=request.api_key or "", timeout_s=request.server_wait_s)
             known = answer.json() if answer.status_code == 200 else {}
             path = str(known.get("tokenizer_path") or known.get("model_path") or "")
-        except (NoAnswerError, ValueError, AttributeError):  # nobody is there, or it speaks another protocol
+        except (NoAnswerError, ValueError, AttributeError):  # no server, or one with another protocol
             continue
         if path and (Path(path) / "tokenizer_config.json").is_file():
             return path

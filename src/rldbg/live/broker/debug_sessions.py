@@ -1,4 +1,4 @@
-"""The debug sessions of all processes: opened on demand, held while needed, closed when nobody needs them.
+"""The debug sessions of all processes: opened on demand, held while needed, then closed.
 
 A session is needed while its process is stopped or steps, while a client is attached, or while a breakpoint is set
 there.

@@ -69,7 +69,7 @@ class EditorBridge:
             ended.cancel()
 
     async def _take(self, message: Message, process: Process, session: DebugSession) -> bool:
-        """Answers one request; False after the editor has said goodbye."""
+        """Answers one request; False after the editor has disconnected."""
         command = str(message.get("command"))
         if message.get("type") != "request":
             return True

@@ -46,6 +46,6 @@ class KeptFiles:
         self.report(file, f"{file} could not be written ({error.strerror or error}): {lost}")
 
     def report(self, about: Path | str, problem: str) -> None:
-        """Also what is not a file: somebody must be told."""
+        """Reports a problem, also one that is not about a file."""
         self._problems[about] = problem
         _log.warning("%s", problem)

@@ -18,7 +18,7 @@ ProcessState = Literal["running", "stopped", "crashed", "exited"]
 
 @dataclass(eq=False)
 class Process:
-    """One process. `session` exists while somebody debugs it; `declared` is a stop that the agent announced."""
+    """One process. `session` exists while it is debugged; `declared` is a stop that the agent announced."""
 
     number: int
     facts: dict[str, Any]

@@ -230,7 +230,7 @@ async def _ask_agent_for_session(process: Process) -> None:
 
 
 async def _hold(process: Process) -> Message | None:
-    if process.agent is None:  # it left after everybody was counted
+    if process.agent is None:  # it ended after the processes were listed
         return None
     try:
         answer: Message = await process.agent.request("hold", {}, timeout_s=1.0)

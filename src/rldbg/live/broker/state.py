@@ -35,7 +35,7 @@ class ExternalWorkers(Protocol):
 
 
 class BrokerState:
-    """Shared by everybody the broker serves."""
+    """State shared by all connections of the broker."""
 
     def __init__(self, run: Path) -> None:
         self.run = run

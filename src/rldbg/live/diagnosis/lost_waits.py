@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rldbg.live.diagnosis.wait_graph import Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, place_text
 
-# What somebody should do to end a wait of this kind, and the same as a verb of its own.
+# What would end a wait of this kind: with "should", and as a bare verb.
 DUTIES = {
     "queue_get": ("should put an item in", "put an item in"),
     "queue_put": ("should take an item out", "take an item out"),
@@ -117,7 +117,7 @@ def _gone(ended: Sequence[WaitFacts], stack: WaitFacts) -> str:
 
 
 def ended_children(stack: WaitFacts) -> list[str]:
-    """Child processes that have ended and that nobody has waited for."""
+    """Child processes that have ended and were not waited for."""
     ended = [each for each in stack.get("ended") or [] if each["kind"] == "process"]
     words = [f"process {each['name']} (pid {each['pid']}) has ended ({exit_text(str(each['exit']))})" for each in ended]
     known = {each.get("pid") for each in ended}

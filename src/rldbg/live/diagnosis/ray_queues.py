@@ -31,7 +31,7 @@ def with_queue_ids(stacks: Sequence[Message], ray: Mapping[str, Any]) -> list[Me
 
 
 def queue_actor(node: Node, ray: Mapping[str, Any]) -> WaitFacts | None:
-    """The actor that keeps the items of the queue that somebody waits for."""
+    """The actor that holds the items of the queue that is waited for."""
     key = str(node.wait.get("shared") or "")
     return next((actor for actor in ray["actors"] if key == f"{SHARED_BY_RAY}{actor['actor_id']}"), None)
 

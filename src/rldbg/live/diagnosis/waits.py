@@ -1,7 +1,7 @@
 """Which rank waits for which in which collective: the only place that judges hangs in collectives. Rank a waits for
 rank b if b is a member of the group of a's oldest unfinished operation and has not entered it. Following these waits
 leads to ranks that wait for no other: the culprits. A rank that still holds an operation which others have finished,
-while nobody is missing from it, is stuck on its device.
+while no rank is missing from it, is stuck on its device.
 """
 
 from collections.abc import Iterable, Mapping

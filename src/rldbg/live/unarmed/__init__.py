@@ -1,1 +1,2 @@
-"""Jobs that nobody armed, seen from outside: processes of this host, of other hosts, of SLURM jobs, of Ray clusters."""
+"""Jobs without agents, inspected from outside: processes of this host, of other hosts, of SLURM jobs, of Ray
+clusters."""

@@ -1,4 +1,4 @@
-"""A Ray cluster that nobody armed: what Ray knows of its actors and tasks, and the stacks of its workers on every node.
+"""A Ray cluster without agents: what Ray knows of its actors and tasks, and the stacks of its workers on every node.
 
 A child process joins Ray (`python -m rldbg.live.unarmed.ray_cluster REQUEST`), so that no state stays in this process.
 Stacks are taken by one short task per node, which needs no free CPU and nothing installed but Python.
@@ -62,7 +62,7 @@ def _cluster_address(address: str) -> str:
     """The cluster's own port: Ray finds it for "auto"; a dashboard is asked for it."""
     if address == "auto" or address.startswith("ray://"):
         return address
-    # Not loaded where nobody gives an address.
+    # Loaded only if an address is given.
     from rldbg.live.external_ray.dashboard import Dashboard
 
     try:

@@ -28,7 +28,7 @@ class NumberColumn:
 
 @dataclass(slots=True)
 class AsList:
-    """Numbers that must be a Python list for whoever loads the file: a 1-D array, or Ragged for a list of lists."""
+    """Numbers that must load as a Python list: a 1-D array, or Ragged for a list of lists."""
 
     values: np.ndarray | EncodedArray | Ragged
     _place: tuple[NumberColumn, int] | None = field(default=None, compare=False, repr=False)

@@ -82,7 +82,7 @@ def write_table_file(record: Record, path: Path) -> None:
 
 
 def _is_column(value: Any) -> bool:
-    """Whether a value goes into a column: an array of numbers. Ragged complex rows, which nobody has, are data."""
+    """Whether a value goes into a column: an array of numbers. Ragged complex rows are stored as data."""
     if isinstance(value, Ragged):
         values: Any = value.values
         return isinstance(values, EncodedArray) or values.dtype.kind in "biuf"

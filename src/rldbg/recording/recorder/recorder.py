@@ -222,7 +222,7 @@ class Recorder:
         self.flush(self.settings.exit_flush_s)
 
     def _left_to_exit_s(self) -> float:
-        """An exit soon after SIGTERM shares its seconds: whoever sent the signal waits once, then kills."""
+        """An exit soon after SIGTERM shares its time budget: the sender of the signal waits once, then kills."""
         whole = self.settings.exit_flush_s
         since_s = time.monotonic() - self._signalled_at
         return whole if since_s > _SAME_END_S else max(whole - since_s, min(whole, _LEAST_S))
