@@ -158,6 +158,8 @@ class Side:
     @cached_property
     def weight_faults(self) -> dict[int, list[WeightFault]] | None:
         """By version, what engine replicas hold that was not sent; None when that was not recorded."""
+        if not self.recording.entries("weights"):
+            return None
         from rldbg.weights import faults_of, snapshots_of  # few recordings have weights
 
         snapshots = list(snapshots_of(self.recording))

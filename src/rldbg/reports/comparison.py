@@ -1,12 +1,18 @@
 """The terminal output of `rldbg compare`: the first difference, its explanation, and a table of all stages."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
 
-from rldbg.analysis import Comparison, Explanation, FirstDifference
 from rldbg.reports.findings import to_terminal as findings_to_terminal
+
+if TYPE_CHECKING:
+    # With all hypotheses, which recordings that are equal do not need.
+    from rldbg.analysis import Comparison, Explanation, FirstDifference
 
 # Text is a line by itself; anything else is rendered.
 Lines = Iterator[str | RenderableType]

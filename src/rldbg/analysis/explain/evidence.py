@@ -138,7 +138,17 @@ class Evidence:
     @cached_property
     def changed(self) -> list[SamplePair]:
         """Those of them whose tokens differ."""
-        return [(a, b) for a, b in self.samples if not np.array_equal(a.tokens, b.tokens)]
+        return [pair for pair, is_same in zip(self.samples, self._same_tokens, strict=True) if not is_same]
+
+    @cached_property
+    def unchanged(self) -> list[SamplePair]:
+        """Those of them whose tokens are the same on both sides."""
+        return [pair for pair, is_same in zip(self.samples, self._same_tokens, strict=True) if is_same]
+
+    @cached_property
+    def _same_tokens(self) -> list[bool]:
+        """Of each pair of samples; which tokens a sample has does not depend on the optimizer step."""
+        return [np.array_equal(a.tokens, b.tokens) for a, b in self.samples]
 
     @cached_property
     def now(self) -> list[SamplePair]:
@@ -149,7 +159,7 @@ class Evidence:
     @cached_property
     def with_equal_tokens(self) -> list[SamplePair]:
         """Of those now trained on, the samples whose tokens are the same on both sides."""
-        return [(one, other) for one, other in self.now if np.array_equal(one.tokens, other.tokens)]
+        return [pair for pair, is_same in zip(self.now, self._same_tokens, strict=True) if is_same]
 
     def confined(self, name: str, noise: float) -> tuple[TokenSubset, Evidence] | None:
         """The part of all tokens that a quantity's difference is confined to, and the evidence of that part alone."""
@@ -162,8 +172,7 @@ class Evidence:
         found = list(self._gaps_of(self.with_equal_tokens, name, noise))
         if name == "advantages":
             # They do not change from pass to pass: where they differ from the first one on, all samples count.
-            same = [pair for pair in self.samples if np.array_equal(pair[0].tokens, pair[1].tokens)]
-            every = list(self._gaps_of(same, name, noise))
+            every = list(self._gaps_of(self.unchanged, name, noise))
             found = every if any(gap.apart.any() for gap in every) else found
         yield from found
 
@@ -192,6 +201,8 @@ class Evidence:
         view._tokens, view._confined = {}, dict.fromkeys(self._confined)
         for known in ("samples", "now", "with_equal_tokens"):
             view.__dict__[known] = narrowed(getattr(self, known))
+        for of_all in ("changed", "unchanged", "_same_tokens"):
+            view.__dict__.pop(of_all, None)
         return view
 
     def of_passes(self, what: str, numbers: set[int]) -> Evidence:

@@ -20,7 +20,7 @@ _Rule = Callable[[np.ndarray, int], np.ndarray]
 
 def masks(evidence: Evidence) -> Iterator[Explanation]:
     """Equal tokens, different masks: by which rule?"""
-    pairs = [pair for pair in evidence.samples if np.array_equal(pair[0].tokens, pair[1].tokens)]
+    pairs = evidence.unchanged
     changed = [pair for pair in pairs if not np.array_equal(pair[0].loss_mask != 0, pair[1].loss_mask != 0)]
     if not changed:
         return

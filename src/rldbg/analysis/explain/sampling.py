@@ -109,7 +109,7 @@ def _copies_of_others(evidence: Evidence, label: str) -> int:
     """How many of a side's samples that differ from the other side's are equal to another of their group, if most are
     and few of the other side's."""
     place = "AB".index(label)
-    changed = [pair for pair in evidence.samples if not np.array_equal(pair[0].tokens, pair[1].tokens)]
+    changed = evidence.changed
     counts = []
     for side in (place, 1 - place):
         groups: dict[str, list[bytes]] = defaultdict(list)

@@ -93,9 +93,11 @@ def turns_cut(evidence: Evidence) -> Iterator[Explanation]:
     for label, right, wrong in evidence.directions:
         pairs = [(pair[right], pair[wrong]) for pair in evidence.samples]
         shorter = [(a, b) for a, b in pairs if len(b.tokens) < len(a.tokens) and len(b.answers) < len(a.answers)]
+        if not shorter:
+            continue
         limit = max((len(b.answers) for _, b in pairs), default=0)
         begins = all(np.array_equal(a.tokens[: len(b.tokens)], b.tokens) for a, b in pairs)
-        if shorter and begins and all(len(b.answers) == limit for _, b in shorter):
+        if begins and all(len(b.answers) == limit for _, b in shorter):
             text = f"{label}'s conversations end after {limit} turns, the other side's do not ({len(shorter)} samples)"
             yield Explanation("turns-cut", text, parameters={"side": label, "turns": limit, "samples": len(shorter)})
 
@@ -169,14 +171,12 @@ def repeated(evidence: Evidence) -> Iterator[Explanation]:
 def _copied(evidence: Evidence, wrong: int) -> list[tuple[SampleId, SampleId]]:
     """The samples of one side that differ from the other's, each with an unchanged one of its own side that it equals;
     empty unless all of them do so and there are two or more."""
-    alike = {token_bytes(pair[wrong].tokens): pair[wrong].sample for pair in evidence.samples if _is_same(*pair)}
+    if len(evidence.changed) < 2:
+        return []
+    alike = {token_bytes(pair[wrong].tokens): pair[wrong].sample for pair in evidence.unchanged}
     found = [(pair[wrong].sample, alike.get(token_bytes(pair[wrong].tokens))) for pair in evidence.changed]
     copied = [(copy, model) for copy, model in found if model is not None]
-    return copied if len(copied) == len(found) > 1 else []
-
-
-def _is_same(a: SampleTokens, b: SampleTokens) -> bool:
-    return np.array_equal(a.tokens, b.tokens)
+    return copied if len(copied) == len(found) else []
 
 
 def tokens_lost(evidence: Evidence) -> Iterator[Explanation]:
@@ -222,10 +222,11 @@ def end_token_lost(evidence: Evidence) -> Iterator[Explanation]:
         first = [(pair[right].answers[:1], pair[wrong].answers[:1]) for pair in evidence.samples]
         whole = [(a[0], b[0]) for a, b in first if a and b]
         lost = [a for a, b in whole if len(b) == len(a) - 1 and np.array_equal(a[:-1], b)]
-        same = sum(np.array_equal(a, b) for a, b in whole)
         ends = {int(a[-1]) for a in lost}
-        everywhere = len(lost) >= 2 and len(ends) == 1 and len(lost) + same == len(whole)
-        if everywhere and not any(end in b for _, b in whole for end in ends):
+        if len(lost) < 2 or len(ends) > 1:
+            continue
+        same = sum(np.array_equal(a, b) for a, b in whole)
+        if len(lost) + same == len(whole) and not any(end in b for _, b in whole for end in ends):
             end = next(iter(ends))
             text = f"{label}'s answers lack the token {end} that ends them on the other side"
             yield Explanation("end-token-lost", text, parameters={"side": label, "token": end}, together=_LOST)
@@ -237,9 +238,11 @@ def truncated(evidence: Evidence) -> Iterator[Explanation]:
         first = [(pair[right].answers[:1], pair[wrong].answers[:1]) for pair in evidence.samples]
         whole = [(a[0], b[0]) for a, b in first if a and b]
         cut = [(a, b) for a, b in whole if len(b) < len(a)]
-        limit = max((len(b) for _, b in whole), default=0)
+        if not cut:
+            continue
+        limit = max(len(b) for _, b in whole)
         beginnings = all(np.array_equal(a[: len(b)], b) for a, b in whole)
-        if cut and beginnings and all(len(b) == limit for _, b in cut):
+        if beginnings and all(len(b) == limit for _, b in cut):
             text = f"{label}'s answers end after {limit} tokens where the other side's continue ({len(cut)} samples)"
             yield Explanation("truncated", text, parameters={"side": label, "limit": limit, "samples": len(cut)})
 
