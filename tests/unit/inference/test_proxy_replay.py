@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from rldbg.inference.application import build_application
 from rldbg.inference.backend import ModelCard
 from rldbg.inference.conversation.answer import Answer, ToolCall
 from rldbg.inference.embedded.loading import embed
-from rldbg.inference.embedded.text import PretrainedText, UnreadText
+from rldbg.inference.embedded.text import NoText, PretrainedText, UnreadText
 from rldbg.inference.proxy.application import Proxy
 from rldbg.inference.proxy.captured import Captured
 from rldbg.inference.proxy.generation_recorder import GenerationRecorder
@@ -217,6 +218,24 @@ def test_what_cannot_be_replayed_is_counted_and_named(tmp_path):
 
     choice, report = asyncio.run(scene())
     assert choice["text"] == "y" and report["findings"][0]["id"] == "serve.no_top_logprobs"
+
+
+@pytest.mark.parametrize("knows_tokens", [True, False])
+def test_likeliest_tokens_recorded_as_text_have_ids_where_the_tokenizer_has_them(tmp_path, knows_tokens):
+    recorder = GenerationRecorder(tmp_path / "recording")
+    recorder.add([Captured([5], [8], [-0.5], "x", "y", top=[[("y", -0.5), ("two", -2.0)]])], "/x", recorder.arrived())
+    recorder.close()
+    tokenizer = byte_tokenizer()
+    text = PretrainedText(tokenizer) if knows_tokens else NoText()
+
+    async def scene():
+        backend = RecordedBackend(RecordedGenerations.read(tmp_path / "recording"), replace(CARD, text=text))
+        async with client_of(build_application(backend)) as client:
+            body = {"input_ids": [5], "return_logprob": True, "top_logprobs_num": 2}
+            return (await client.post("/generate", json=body)).json()["meta_info"]["output_top_logprobs"]
+
+    ids = [entry[1] for entry in asyncio.run(scene())[0]]
+    assert ids == ([*tokenizer.encode("y"), None] if knows_tokens else [None, None])
 
 
 SCORED = {

@@ -125,12 +125,13 @@ _CHAT = _OPENAI | _rules(
     # How log probs are written that are refused below.
     no_effect="metadata safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
     "return_flat_raw_top_logprobs_b64",
-    refused="documents chat_template media_io_kwargs audio prediction "
+    refused="documents chat_template media_io_kwargs prediction "
     "functions function_call reasoning verbosity store add_special_tokens return_prompt_text return_meta_info "
     "return_assistant_tokens_mask return_prompt_token_ids return_sampling_mask task max_dynamic_patch "
     "min_dynamic_patch use_audio_in_video video_config input_ids thinking moderation return_input_ids_in_sglext "
     "return_output_ids_in_sglext sampling_logprobs_mode return_flat_raw_output_top_logprobs",
-    # An object without fields asks for a search, too.
+    # An object without fields asks for sound, or a search, too.
+    audio=_only(),
     web_search_options=_only(),
     echo=_only(False),
     modalities=_only(["text"], []),

@@ -114,13 +114,27 @@ class RecordedBackend:
         self._made_do += 1
         return substitute
 
+    def _best(self, place: Likeliest, count: int) -> Likeliest:
+        """Engines may add the token that was drawn to the likeliest ones."""
+        best = sorted(place, key=lambda item: -item[1])[:count]
+        return [(self._id_of(token) if isinstance(token, str) else token, logprob) for token, logprob in best]
+
+    def _id_of(self, name: str) -> int | str:
+        """The one token with this text, for routes that speak of ids; the text itself where none or several have it."""
+        text = self._card.text
+        try:
+            ids = [text.added[name]] if name in text.added else [i for i in text.encode(name) if i not in text.special]
+        except RequestError:  # the model has no tokenizer
+            return name
+        return ids[0] if len(ids) == 1 and text.decode(ids, skip_special=False) == name else name
+
     def _outcome(self, job: GenerationJob, item: RecordedGeneration) -> Outcome:
         limit = job.settings.max_new_tokens
         cut = len(item.tokens) > limit
         self._cut += cut
         tokens = [int(token) for token in item.tokens[:limit]]
         logprobs = [float("nan")] * len(tokens) if item.logprobs is None else item.logprobs[:limit].tolist()
-        top = [_best(place, job.top_logprobs) for place in item.top[:limit]] if job.top_logprobs else []
+        top = [self._best(place, job.top_logprobs) for place in item.top[:limit]] if job.top_logprobs else []
         if job.top_logprobs and (not top or min(map(len, top)) < job.top_logprobs):
             self._without_top += 1
         return Outcome(
@@ -263,11 +277,6 @@ class RecordedBackend:
 
 def _aborted(job: GenerationJob, version: WeightVersion) -> Outcome:
     return Outcome([], [], [], Finish("abort", message="Abort before prefill: aborted"), version.label)
-
-
-def _best(place: Likeliest, count: int) -> Likeliest:
-    """Engines may add the token that was drawn to the likeliest ones."""
-    return sorted(place, key=lambda item: -item[1])[:count]
 
 
 def _times(count: int) -> str:
