@@ -7,6 +7,7 @@ One call each: the model would go on calling until it is cut.
 
 import asyncio
 import copy
+import inspect
 import json
 import os
 import sys
@@ -92,11 +93,12 @@ def anthropic_messages(base):
     result = {"type": "tool_result", "tool_use_id": first.content[0].id, "content": "sun"}
     turns = [*ASK, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
     then = client.messages.create(messages=turns, **(common | {"max_tokens": 9}))
+    text = client.messages.create(messages=ASK, tool_choice={"type": "none"}, **(common | {"max_tokens": 9}))
     with client.messages.stream(messages=ASK, tool_choice={"type": "tool", "name": "weather"}, **common) as stream:
         streamed = stream.get_final_message()
     counted = client.messages.count_tokens(model=MODEL, messages=turns, tools=tools).input_tokens
     return [first.stop_reason, first.content[0].input, then.stop_reason, streamed.content[0].input,
-            counted == then.usage.input_tokens]  # fmt: skip
+            counted == then.usage.input_tokens, [block.type for block in text.content]]  # fmt: skip
 
 
 def openai_agents(base):
@@ -120,7 +122,9 @@ def with_litellm(base):
     common |= ONE_CALL
     chat = litellm.completion(model=f"hosted_vllm/{MODEL}", api_base=f"{base}/v1", **common)
     claude = litellm.completion(model=f"anthropic/{MODEL}", api_base=base, **common)
-    calls = [answer.choices[0].message.tool_calls[0].function for answer in (chat, claude)]
+    chunks = litellm.completion(model=f"hosted_vllm/{MODEL}", api_base=f"{base}/v1", stream=True, **common)
+    streamed = litellm.stream_chunk_builder(list(chunks), messages=ASK)
+    calls = [answer.choices[0].message.tool_calls[0].function for answer in (chat, claude, streamed)]
     return [(call.name, json.loads(call.arguments)) for call in calls]
 
 
@@ -160,14 +164,34 @@ def with_langchain(base):
     chat = ChatOpenAI(model=MODEL, base_url=f"{base}/v1", max_tokens=90, max_retries=0)
     responses = ChatOpenAI(model=MODEL, base_url=f"{base}/v1", max_tokens=90, max_retries=0, use_responses_api=True)
     claude = ChatAnthropic(model=MODEL, base_url=base, max_tokens=90, max_retries=0)
-    calls = [model.bind_tools([look], tool_choice="any", **ONE_CALL).invoke("Weather?").tool_calls[0] for model in
-             (chat, responses, claude)]  # fmt: skip
+    models = [model.bind_tools([look], tool_choice="any", **ONE_CALL) for model in (chat, responses, claude)]
+    calls = [model.invoke("Weather?").tool_calls[0] for model in models]
+    chunks = list(models[0].stream("Weather?"))
+    calls.append(sum(chunks[1:], chunks[0]).tool_calls[0])
     place = chat.with_structured_output(Place, method="json_schema").invoke("Weather?")
     return [(call["name"], call["args"]["city"] in ("Rome", "Oslo")) for call in calls] + [place.city]
 
 
+def fields(_base):
+    """By route, every field that the SDKs can send."""
+    client, claude = openai.OpenAI(), anthropic.Anthropic()
+    senders = {
+        "/v1/completions": [client.completions.create],
+        "/v1/chat/completions": [client.chat.completions.create],
+        "/v1/responses": [client.responses.create],
+        "/v1/responses/input_tokens": [client.responses.input_tokens.count],
+        "/v1/messages": [claude.messages.create, claude.beta.messages.create],
+        "/v1/messages/count_tokens": [claude.messages.count_tokens, claude.beta.messages.count_tokens],
+    }
+    of_http = {"extra_headers", "extra_query", "extra_body", "timeout"}
+    return {
+        path: sorted({name for send in sends for name in inspect.signature(send).parameters} - of_http)
+        for path, sends in senders.items()
+    }
+
+
 SCENES = (openai_chat, openai_responses, anthropic_messages, openai_agents, with_litellm, with_inspect, with_langchain,
-          with_verifiers)  # fmt: skip
+          with_verifiers, fields)  # fmt: skip
 for line in sys.stdin:
     report = {}
     for scene in SCENES:

@@ -15,6 +15,7 @@ from byte_model import byte_folder
 from rldbg.core import listen
 from rldbg.inference.application import build_application
 from rldbg.inference.embedded.loading import load_backend
+from rldbg.inference.protocols.route_fields import ROUTE_FIELDS
 from rldbg.inference.proxy.application import build_proxy
 from rldbg.inference.proxy.generation_recorder import GenerationRecorder
 
@@ -95,13 +96,15 @@ def test_every_sdk_calls_tools_and_its_recording_answers_the_same(tmp_path):
     assert chat[:2] == ["tool_calls", "weather"] and {chat[2]["city"], chat[3]} <= set(city) and chat[5] == "bytes"
     assert responses[0] == "weather" and responses[1]["city"] in city and responses[6] in city
     assert responses[3:5] == ["response.created", "response.completed"]
-    assert messages[0] == "tool_use" and messages[1]["city"] in city and messages[4] is True
+    assert messages[0] == "tool_use" and messages[1]["city"] in city and messages[4:] == [True, ["text"]]
     calls, place, kind, calls_by_chat, place_by_chat, kind_by_chat = first["openai_agents"]
     assert (calls, kind, calls_by_chat, kind_by_chat) == (1, "str", 1, "str") and {place, place_by_chat} <= set(city)
-    assert [name for name, _ in first["with_litellm"]] == ["weather"] * 2
+    assert [name for name, _ in first["with_litellm"]] == ["weather"] * 3
     assert first["with_inspect"] == [["weather", "tool_calls"]] * 3
-    assert first["with_langchain"][:3] == [["look", True]] * 3 and first["with_verifiers"] == [1, 1.0]
+    assert first["with_langchain"][:4] == [["look", True]] * 4 and first["with_verifiers"] == [1, 1.0]
     assert again == first
+    unknown = {path: set(names) - ROUTE_FIELDS[path].keys() for path, names in first["fields"].items()}
+    assert not any(unknown.values()), unknown
     facts = backends[0].summary()
     assert facts["unknown_prompts"] == 0 and facts["consumed"] == facts["generations"]
     assert not [finding for finding in recorder.report()["findings"] if finding["severity"] != "info"]

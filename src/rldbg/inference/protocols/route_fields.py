@@ -168,7 +168,7 @@ _RESPONSE_TOKENS = {
 _COUNT_TOKENS = _rules(
     "system messages tools tool_choice chat_template_kwargs",
     no_effect="model cache_control workspace_id",
-    refused="context_management mcp_servers speed user_profile_id betas",
+    refused="context_management mcp_servers speed user_profile_id betas compaction",
     thinking=_inner(_rules("type", no_effect="budget_tokens display")),
     output_config=_inner(_rules("format effort", refused="task_budget")),
     output_format=_READ,
@@ -176,7 +176,7 @@ _COUNT_TOKENS = _rules(
 _MESSAGES = _CHAT_EXTRAS | _COUNT_TOKENS | _rules(
     "model max_tokens stop_sequences stream",
     no_effect="metadata inference_geo",
-    refused="container compaction diagnostics fallbacks fallback_credit_token",
+    refused="container diagnostics fallbacks fallback_credit_token",
     # By these details Anthropic's tool runner learns that it has to send the whole conversation.
     thread=FieldRule("refused", details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]}),
     service_tier=_only("auto", "standard_only"),
