@@ -60,7 +60,8 @@ def http_request(
 
     options: dict[str, Any] = {"content": content, "headers": {**(headers or {}), **bearer_header(token)}}
     try:
-        with httpx.Client(timeout=_timeout(timeout_s), trust_env=False, verify=url.startswith("https:")) as client:
+        timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S))
+        with httpx.Client(timeout=timeout, trust_env=False, verify=url.startswith("https:")) as client:
             try:
                 return client.request(method, url, **options)
             except (httpx.RemoteProtocolError, httpx.ReadError):
@@ -71,19 +72,20 @@ def http_request(
         raise NoAnswerError(_reason(error)) from error
 
 
-def async_http_client(base_url: str = "", *, connections: int | None = None) -> httpx.AsyncClient:
-    """A client that waits for answers as long as they take, for streams and for agents."""
+def async_http_client(base_url: str = "", *, connections: int | None = None, library: Any = None) -> httpx.AsyncClient:
+    """A client that waits for answers as long as they take, for streams and for agents; of httpx, or a library like
+    it."""
     import httpx
 
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-    verify = base_url.startswith("https:")
-    return httpx.AsyncClient(base_url=base_url, timeout=_timeout(None), limits=limits, trust_env=False, verify=verify)
-
-
-def _timeout(timeout_s: float | None) -> httpx.Timeout:
-    import httpx
-
-    return httpx.Timeout(timeout_s, connect=CONNECT_S if timeout_s is None else min(timeout_s, CONNECT_S))
+    library = library or httpx
+    client: httpx.AsyncClient = library.AsyncClient(
+        base_url=base_url,
+        timeout=library.Timeout(None, connect=CONNECT_S),
+        limits=library.Limits(max_connections=connections, max_keepalive_connections=connections),
+        trust_env=False,
+        verify=base_url.startswith("https:"),
+    )
+    return client
 
 
 def _reason(error: Exception) -> str:

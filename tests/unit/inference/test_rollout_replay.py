@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -112,6 +113,21 @@ def test_agents_of_other_protocols_ask_what_agents_of_chat_completions_ask(run, 
             asked[kind] = sorted([said_in(each) for each in request["messages"]] for request in server.requests)
             rows[kind] = [(row.sample, row.tokens.tolist()) for row in ReplayRollout(report.batch).trajectories(0)]
     assert asked[name] == asked["Agent"] and rows[name] == rows["Agent"]
+
+
+def test_agents_get_a_client_of_the_http_library_that_their_sdk_takes(run, monkeypatch):
+    class Client(httpx.AsyncClient):
+        made = 0
+
+        def __init__(self, **options):
+            super().__init__(**options)
+            Client.made += 1
+
+    library = SimpleNamespace(AsyncClient=Client, Timeout=httpx.Timeout, Limits=httpx.Limits)
+    monkeypatch.setitem(sys.modules, "anthropic._base_client", SimpleNamespace(httpx2=library))
+    with small_server() as server:
+        assert run("Claude", server).ok
+    assert Client.made
 
 
 def said_in(message):

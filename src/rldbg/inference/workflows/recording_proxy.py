@@ -12,6 +12,7 @@ import asyncio
 import json
 import secrets
 import socket
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,7 @@ class RecordingProxy:
 
     def http_client(self, episode: Episode) -> httpx.AsyncClient:
         """For an agent that takes one. Each episode has its own: a shared pool is searched for every request."""
-        client = async_http_client()
+        client = async_http_client(library=_library_of_agents())
         self._clients[id(episode)] = client
         return client
 
@@ -226,3 +227,9 @@ async def _named(events: Sequence[Mapping[str, Any]]) -> AsyncIterator[bytes]:
 
 def _event(body: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def _library_of_agents() -> Any:
+    """The HTTP library of the client that an agent hands to its SDK: None for httpx, unless Anthropic's is loaded and
+    takes clients of httpx2 only, as it does since its version 2. OpenAI's takes either."""
+    return getattr(sys.modules.get("anthropic._base_client"), "httpx2", None)
