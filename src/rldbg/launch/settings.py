@@ -14,7 +14,7 @@ _WILD = re.compile(r"\*|\?|\[[^\]]*\]")
 
 @dataclass(frozen=True, slots=True)
 class OptionEntry:
-    """One option of a framework, and when it is the right one; a text alone is its `key`."""
+    """One option of a framework, and when it applies; a string alone is its `key`."""
 
     key: str
     """Name of the option."""
@@ -25,7 +25,7 @@ class OptionEntry:
     not_program: str = ""
     """Not for programs that match one of these patterns."""
     needs: str = ""
-    """Only where the program has this group of options."""
+    """Only for programs that have this group of options."""
     beside: str = ""
     """Only when an option of this pattern is on the command line: a framework renamed its options."""
     not_beside: str = ""
@@ -33,13 +33,13 @@ class OptionEntry:
     otherwise: bool = False
     """Only when no other entry of the list applied."""
     value: str = ""
-    """What the option is set to."""
+    """The value to set."""
     times: str = ""
-    """Another option, by whose value it is multiplied."""
+    """Another option whose value it is multiplied by."""
     kind: str = ""
     """Only when `--record` names this kind."""
     reason: str = ""
-    """Why it is changed, for the user."""
+    """Why it is changed, shown to the user."""
 
     def applies(self, program: Program, given: Mapping[str, str], configured: Collection[str] = ()) -> bool:
         if self.otherwise or (self.given and self.key not in given):
@@ -57,7 +57,8 @@ class OptionEntry:
 
 @dataclass(frozen=True, slots=True)
 class LaunchProfile:
-    """What a framework calls its options. A list of entries holds texts or mappings with the keys of an entry."""
+    """How a framework's command lines are recognised and changed. An entry is the name of an option, or a mapping with
+    the keys below."""
 
     name: str
     """The framework's own name; not a key of the file."""
@@ -66,7 +67,7 @@ class LaunchProfile:
     train: tuple[str, ...] = ()
     """Programs that train, as patterns over module names and script paths."""
     other: tuple[str, ...] = ()
-    """Programs that do not."""
+    """Programs that do not train."""
     signs: tuple[str, ...] = ()
     """Patterns of option names of the framework: two of them on a command line identify it."""
     marks: tuple[str, ...] = ()
@@ -86,7 +87,7 @@ class LaunchProfile:
     record_kinds: tuple[tuple[str, str], ...] = ()
     """A mapping: the option that enables each kind, where the framework has one per kind."""
     records: tuple[str, ...] = ()
-    """The kinds that its dumps hold, where it has no such options."""
+    """The kinds that its dumps contain, if it has no such options."""
     timeouts: tuple[OptionEntry, ...] = ()
     """Entries: timeouts that a stopped process would exceed."""
     environment: tuple[tuple[str, str], ...] = ()
@@ -94,7 +95,7 @@ class LaunchProfile:
     sizes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """A mapping, for checks before a launch: options (without dashes) that state a size."""
     prompts_per_mini_batch: tuple[str, ...] = ()
-    """Of these, options that count prompts, where others count samples."""
+    """Those of `sizes` that count prompts instead of samples."""
     shares_gpus: tuple[str, ...] = ()
     """Options by which trainer and engines share GPUs."""
     paths: tuple[str, ...] = ()
@@ -108,9 +109,9 @@ class LaunchProfile:
     laptop_server: bool = False
     """Whether its rollouts need a server."""
     composes: tuple[str, ...] = ()
-    """Programs of Hydra: `--cfg job` composes their configuration and ends."""
+    """Hydra programs: `--cfg job` prints their configuration and exits."""
     composes_in: str = ""
-    """For other programs: the function (dotted) after which they have their configuration."""
+    """For other programs: the function (dotted) that composes their configuration."""
 
     def trains(self, program: Program) -> bool:
         return not self.does_other(program) and _matches(program.name, self.train)

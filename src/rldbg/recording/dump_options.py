@@ -37,7 +37,7 @@ _OF_SERVICE = frozenset({"forward_data", "loss", "is_loss_debug", "batch_inputs"
 
 @dataclass(frozen=True, slots=True)
 class RemoteApiDumpOptions:
-    """Which kinds a trainer records that uses a remote training API."""
+    """Which kinds a trainer with a remote training API records."""
 
     prepared_trajectories: bool = False
     """Trajectories with their advantages."""

@@ -28,13 +28,13 @@ class DebugBlock:
     """The `debug:` block of a recipe."""
 
     enable_data_dump: bool = False
-    """Master switch of recording."""
+    """Enable recording."""
     dump_dir: str | None = None
-    """Folder of the recording; absent, it is `recording` in the run folder, or debug_dump without a run."""
+    """Folder of the recording; default: `recording` in the run folder, or debug_dump without a run."""
     dump_format: Format = "pt"
     """pt and jsonl are NexRL's files; safetensors is ours, smaller and faster."""
     dump_every_n_steps: int = setting(1, at_least=1)
-    """Record the steps that n divides."""
+    """Record every n-th step: those that n divides."""
     dump_options: DumpOptions = field(default_factory=DumpOptions)
     """Kinds of the self-hosted mode."""
     remote_api_dump_options: RemoteApiDumpOptions = field(default_factory=RemoteApiDumpOptions)
@@ -56,13 +56,13 @@ class DebugBlock:
     gather_s: float = setting(10.0, at_least=0)
     """Micro-batches wait at most this long for others of their file."""
     threads: int = setting(2, at_least=1)
-    """Threads that write."""
+    """Number of writer threads."""
     buffer_bytes: int = setting(2048 * 2**20, at_least=2**20)
-    """Memory for what is not yet written."""
+    """Host memory for records that are not yet written."""
     device_buffer_bytes: int = setting(2**30, at_least=0)
     """GPU memory for copies that have not left the device."""
     when_full: Literal["block", "drop"] = "block"
-    """What happens when the buffer is full: the trainer waits, or the record is dropped and counted."""
+    """When the buffer is full: `block` makes the trainer wait, `drop` drops the record and counts it."""
     budget_bytes: int | None = setting(None, at_least=1)
     """Recording stops itself when it has written this much."""
     keep_last: int | None = setting(None, at_least=1)
@@ -70,9 +70,9 @@ class DebugBlock:
     pinned_steps: tuple[int, ...] = ()
     """Steps that are never removed."""
     capsule: bool = False
-    """Store all that a step needs to be re-executed by `rldbg rerun`."""
+    """Store a capsule: everything that `rldbg rerun` needs to execute a step again."""
     capsule_every_n_steps: int = setting(1, at_least=1)
-    """Store a capsule at the steps that n divides."""
+    """Store a capsule at every n-th step."""
 
     def kinds(self) -> frozenset[str]:
         """Every kind that is switched on, in whichever mode."""
@@ -95,7 +95,7 @@ class RolloutWorkerBlock:
     trajectory_load_path: str | None = None
     """What to replay: a trajectory file, a folder of them, or a whole recording."""
     trajectory_format: Format | None = None
-    """Format of that file; found by the file when absent."""
+    """Format of that file; detected if absent."""
     resource: dict[str, Any] = field(default_factory=dict)
     """num_workers, agents_per_worker."""
 

@@ -19,23 +19,23 @@ class GenerationSettings:
     """Sampling of one request. `new` and `new_with_stop_and_pad_token_ids` are what AReaL's workflows call."""
 
     max_new_tokens: int = setting(256, at_least=0)
-    """Tokens after which an answer ends."""
+    """Maximum number of new tokens."""
     temperature: float = setting(1.0, at_least=0)
-    """What the logits are divided by; 0 takes the likeliest token."""
+    """Sampling temperature; 0 is greedy."""
     top_p: float = setting(1.0, at_least=0)
-    """Sample from the likeliest tokens that together have this probability."""
+    """Sample from the most likely tokens whose probabilities add up to this."""
     top_k: int = setting(_NO_TOP_K, at_least=0)
-    """Sample from that many of the likeliest tokens."""
+    """Sample from the k most likely tokens."""
     greedy: bool = False
-    """Take the likeliest token, whatever the temperature is."""
+    """Take the most likely token, whatever the temperature."""
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end an answer, beside those of the model."""
+    """Additional stop tokens."""
     stop: tuple[str, ...] = ()
-    """Texts that end an answer."""
+    """Stop strings."""
     ignore_eos: bool = False
     """Continue after the model's own end token."""
     frequency_penalty: float = setting(0.0, at_least=0)
-    """What tokens lose for each time they came before."""
+    """Penalty per earlier occurrence of a token."""
     n_samples: int = setting(1, at_least=0)
     """Samples per prompt (`--n`)."""
 
@@ -103,7 +103,7 @@ def request_seed(seed: int | None, sample: str, number: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ArealRollout:
-    """The keys of AReaL's `rollout` block that mean something here."""
+    """The keys of AReaL's `rollout` block that are used here."""
 
     enable_rollout_tracing: bool = False
     """Write the timeline of every episode (`--trace`)."""

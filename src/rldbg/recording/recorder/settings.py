@@ -33,11 +33,11 @@ class RecorderSettings:
     directory: Path
     """The recording's folder; made when the first record comes."""
     enabled: bool = True
-    """Master switch; a recorder that is off touches nothing."""
+    """Enable recording; a disabled recorder touches nothing."""
     format: Format = "safetensors"
     """safetensors is ours; pt and jsonl are the NexRL document's files."""
     every_n_steps: int = setting(1, at_least=1)
-    """Record the steps that n divides."""
+    """Record every n-th step: those that n divides."""
     kinds: frozenset[str] | None = None
     """Only these kinds."""
     ranks: frozenset[int] | None = None
