@@ -20,7 +20,7 @@ LONG = (
     "test_demo",
     "test_doctor_real_failures",
     "test_waits_ray",
-    "test_live_foreign_ray",
+    "test_live_external_ray",
     "test_live_ray",
     "test_zoo",
     "test_training_service_clients",
@@ -75,7 +75,7 @@ THOROUGH = (
     "test_mutated_files",
 )
 # Files whose tests run in one test process, because they share what takes long to start; others are one group each.
-TOGETHER = {"test_live_foreign_ray": "ray_cluster", "test_live_ray": "ray_cluster"}
+TOGETHER = {"test_live_external_ray": "ray_cluster", "test_live_ray": "ray_cluster"}
 
 
 def pytest_addoption(parser):

@@ -77,7 +77,7 @@ class KeptTunnel:
     say: Callable[[str], None]
     goal_exists: Callable[[], bool]
     answers: Callable[[], bool]
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     _process: "subprocess.Popen[str] | None" = None
     _reader: threading.Thread | None = None
     _closing: threading.Event = field(default_factory=threading.Event)
@@ -89,7 +89,7 @@ class KeptTunnel:
         while not self.answers():
             if self._ended() or time.monotonic() > deadline:
                 self.close()
-                said = self.complaints[-1] if self.complaints else "the remote side does not answer"
+                said = self.errors[-1] if self.errors else "the remote side does not answer"
                 raise UnreachableError(
                     f"the tunnel could not be opened: {said}", f"try it by hand: {' '.join(self.command)}"
                 )
@@ -105,9 +105,7 @@ class KeptTunnel:
                 continue
             if not self.goal_exists():
                 return "the job has ended"
-            self.say(
-                f"the connection was lost{': ' + self.complaints[-1] if self.complaints else ''}; connecting again"
-            )
+            self.say(f"the connection was lost{': ' + self.errors[-1] if self.errors else ''}; connecting again")
             self._closing.wait(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             if not self._closing.is_set():
@@ -124,7 +122,7 @@ class KeptTunnel:
             self._reader.join(timeout=5.0)
 
     def _start(self) -> None:
-        self.complaints.clear()
+        self.errors.clear()
         self._process = subprocess.Popen(
             self.command,
             stdin=subprocess.DEVNULL,
@@ -147,7 +145,7 @@ class KeptTunnel:
                     and not is_harmless(line)
                     and not line.startswith(("Forwarding from", "Handling connection"))
                 ):
-                    self.complaints.append(line.strip())
+                    self.errors.append(line.strip())
 
     def _ended(self) -> bool:
         return self._process is None or self._process.poll() is not None
