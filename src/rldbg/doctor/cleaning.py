@@ -43,9 +43,9 @@ _RANK_IN_TEXT = re.compile(r"\[(?:[Rr]ank ?|.{0,60} Rank )(\d+)\]|\bTP(\d+)\]")
 _NCCL_HOST = re.compile(r"^(?:\[[\d: -]+\] )?(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?:\d+|\w+)\] ")
 _WARNING = re.compile(
     r"\s*(?:\[?[\d][\d:., T+-]{4,30}\]?\s*)?(?:\[?(?:WARNING|WARN)\b|[\w./-]+\.py:\d+: \w*Warning: )"
-    # torch's and Ray's loggers in C++; Ray warns of workers that it killed, too
+    # torch's and Ray's loggers in C++; Ray warns of workers that it killed, too, and of what could have died
     r"|\s*\[W\d{3,4} \d\d:\d\d"
-    r"|\s*\[\d{4}-\d\d-\d\d [\d:,]+ W \d+ \d+\](?!.{0,400}?\b(?:killed|died|crashed)\b)"
+    r"|\s*\[\d{4}-\d\d-\d\d [\d:,]+ W \d+ \d+\](?!(?:(?!\bcould\b).){0,400}?\b(?:killed|died|crashed)\b)"
     # what is tried again has not failed yet
     r"|.{0,400}?\b(?:[Rr]etrying(?! failed)|[Ww]ill (?:be )?retr(?:y|ied))\b"
 )

@@ -491,6 +491,14 @@ def test_attempts_that_were_all_in_vain_are_a_failure(verdict):
     assert any("server's own log" in step for step in found.next)
 
 
+def test_what_ray_warns_of_as_a_possibility_is_no_failure(verdict):
+    found = verdict(
+        "[2026-11-17 14:18:28,521 W 26793 26793] actor_manager.cc:110: Failed to look up actor with name 'policy/0'. "
+        "This could because 1. You are trying to look up a named actor you didn't create. 2. The named actor died.\n"
+    )
+    assert found.verdict == "healthy"
+
+
 def test_what_is_raised_as_an_object_is_removed_is_no_failure(verdict):
     found = verdict(
         [
