@@ -100,6 +100,8 @@ _ERROR_LEVEL = re.compile(
     r"\W{0,2}(?:[\d][\d:., T/-]{6,30}\W{1,3})?(?:(?:ERROR|CRITICAL|FATAL)\b|[EF]\d{4} \d\d:\d\d:\d\d)"
     r"|(?:[\w./-]{1,80}: )?(?:fatal error|fatal|error): \S|\*{3} .{0,60}(?:ERRORS_ARE_FATAL|[Aa]bort)"
     r"|[\w.-]{1,80}:\d+:\d+ \[\d+\] \S{3,60} NCCL WARN \S"
+    r"|\S{0,200}?\w\.(?:cpp|cc|cuh?|c|hpp|h):(?:\w+:)?\d+: .{0,160}"
+    r"(?i:\bfail|\berr(?:or)?\b|unable|cannot|NULL value|non-zero status)"
     r"|Error(?:: \S| (?:invalid|in|while|at|when|during|occurred)\b)"
 )
 _IGNORED = "Exception ignored in"
@@ -312,6 +314,19 @@ def _families_of(failure: Failure, entries: Iterable[KnownFailure]) -> list[tupl
         if depth is not None:
             found.append(((family.asked_last, False, depth), entry, family))
     return [(entry, family) for _order, entry, family in sorted(found, key=lambda each: each[0])]
+
+
+def cut_traceback(window: LogWindow, place: LogPlace) -> Failure | None:
+    """The frames with which an excerpt ends that has neither the head of its traceback nor its exception."""
+    lines: list[Line] = []
+    for line in (window.line, *window.above(_MAX_LINES // 2)):
+        if TRACEBACK in line.text:
+            return None
+        if not (_frame_in(line.text) or _is_frame_part(line.text)):
+            break
+        lines.insert(0, line)
+    frames = tuple(_as_frame(frame) for line in lines if (frame := _frame_in(line.text)))
+    return Failure(*_shown_last(lines), place, frames, len(lines)) if frames else None
 
 
 def is_error_line(line: Line) -> bool:

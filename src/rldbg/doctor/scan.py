@@ -16,7 +16,7 @@ from itertools import chain, islice
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in, stated_wait_s, stated_year
 from rldbg.doctor.evidence import Failure, Hit, LogEnd, LogEvidence, LogPlace, excerpt
-from rldbg.doctor.failures import failure_at, is_error_line, skeleton
+from rldbg.doctor.failures import cut_traceback, failure_at, is_error_line, skeleton
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern, too_slow
 from rldbg.doctor.signatures import Match, match_at
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, chunks, unreadable
@@ -294,6 +294,8 @@ class LogReader:
         )
         if last is not None:
             self._evidence.failures.append(Failure("last error", last.line.text[:300], self._place(last)))
+        elif (end := next(self._backwards(), None)) and (cut := cut_traceback(end, self._place(end))):
+            self._evidence.failures.append(cut)
 
     def _last_stamp(self) -> tuple[Stamp | None, int]:
         if self._tail is None:
