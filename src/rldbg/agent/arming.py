@@ -103,7 +103,7 @@ def armed_runtime_env(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def merged_runtime_env(runtime_env: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """A Ray runtime environment with our variables beside the user's; on PYTHONPATH ours goes first."""
+    """A Ray runtime environment with our variables added to the user's; on PYTHONPATH ours goes first."""
     own = dict(variables) | dict(runtime_env.get("env_vars") or {})
     # Ray replaces the reference by what the worker's node has.
     own["PYTHONPATH"] = with_startup(own.get("PYTHONPATH", "${PYTHONPATH}"))

@@ -1,7 +1,7 @@
 """Records functions of frameworks: when the program imports a module that has any, what records them is loaded.
 
 RLDBG_RECORD_HOOKS says which modules, and where to record. The agent needs the standard library only, recording needs
-numpy and the rest of rldbg: it is loaded from beside this folder, in the process that imports a framework and no other.
+numpy and the rest of rldbg: it is loaded from the parent folder, only in a process that imports a framework.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Repetitions of a recording's steps, made by `rldbg rerun --noise`, in a folder beside it."""
+"""Repetitions of a recording's steps, made by `rldbg rerun --noise`, in a folder next to it."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from rldbg.recording import open as open_recording
 
 
 def noise_folder(recording: Recording) -> Path:
-    """`RUN.noise` beside RUN."""
+    """`RUN.noise` next to RUN."""
     place = Path(recording.title)
     return place.with_name(f"{place.name}.noise")
 

@@ -41,7 +41,7 @@ _BY_FIELD: dict[tuple[str, str], Stage] = {
     ("is_loss_debug", "prob_ratio"): Stage.RATIO,
     ("loss", "metrics"): Stage.METRICS,
 }
-# What a sample carries beside its tokens that says how good it was.
+# Fields of a sample that say how good it was.
 _SCORES = frozenset({"extra_fields.score", "extra_fields.reward", "extra_fields.raw_reward", "extra_fields.acc"})
 # Those of each function, and what they count.
 _REWARDS = ("extra_fields.rewards", "extra_fields.reward_weights")

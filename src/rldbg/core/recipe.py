@@ -6,7 +6,7 @@
 - one relative path (`defaults: ../base.yaml`), or a list of paths; the file's own keys go last;
 - Hydra config groups (`- model: tiny`), composed by Hydra itself, which must then be installed.
 
-Names are looked for beside the file, then along `hydra.searchpath` (`file://` entries, relative to the working
+Names are looked for next to the file, then along `hydra.searchpath` (`file://` entries, relative to the working
 directory or to the file). A name without a path (`arithmetic`) is a recipe that ships with the package, unless a file
 of that name exists. Overrides are Hydra's: `k=v` for a key that exists, `+k=v` for a new one, `++k=v` for either, `~k`
 to remove one.
@@ -148,7 +148,7 @@ def _default_entries(defaults: Any, file: Path) -> Iterator[str]:
 
 
 def _find(name: str, file: Path, own: DictConfig) -> Path:
-    """The recipe a `defaults` entry names: beside the file, else along hydra.searchpath."""
+    """The recipe a `defaults` entry names: next to the file, else along hydra.searchpath."""
     suffix = "" if name.endswith((".yaml", ".yml")) else ".yaml"
     folders = [file.parent]
     for place in (own.get("hydra") or {}).get("searchpath") or []:

@@ -52,7 +52,7 @@ class TourStage:
 
     @contextmanager
     def background(self, *arguments: str) -> Iterator[None]:
-        """Runs a command beside the block, and waits for its end after it; its output comes then."""
+        """Runs a command while the block runs, then waits for its end and prints its output."""
         shown, started = shlex.join(("rldbg", *arguments)), time.monotonic()
         self.say(f"\n$ {shown} &")
         output = self.folder / f"{self.stop}.log"

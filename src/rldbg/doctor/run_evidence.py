@@ -1,4 +1,4 @@
-"""What a run folder holds beside its logs: crash files, read as the tracebacks they are, and stacks of all ranks.
+"""What a run folder holds in addition to its logs: crash files, read as tracebacks, and stacks of all ranks.
 
 A crash file is shown to the scanner as the text that Python would have printed, so that entries, ranks and the order
 of events are found in it as in any log; line numbers count in that text.

@@ -32,7 +32,7 @@ _OPEN = ("/health", PROXY_HEALTH)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How to serve a backend: the mode of its log probs, the token clients must show, the replicas beside it."""
+    """How to serve a backend: the mode of its log probs, the token clients must show, and the other replicas."""
 
     logprob_mode: LogprobMode = "temperature"
     token: str | None = None

@@ -12,7 +12,7 @@ from rldbg.algorithms import LogprobMode, TopTokens
 from rldbg.inference.conversation.answer import Answer
 from rldbg.inference.request_error import RequestError
 
-# What a request gives a chat template beside messages and tools.
+# What a request gives a chat template in addition to messages and tools.
 Options = Mapping[str, Any] | None
 FinishKind = Literal["stop", "length", "abort"]
 # The likeliest tokens at one place, best first; a token is its text where a recording has no id of it.

@@ -70,7 +70,7 @@ class Server:
 
 # Builds the command of process n, given the file it must announce itself in.
 CommandBuilder = Callable[[int, Path], Sequence[str]]
-# What process n finds in its environment beside ours.
+# Additional environment variables of process n.
 EnvironmentBuilder = Callable[[int], Mapping[str, str]]
 
 

@@ -219,7 +219,7 @@ def _composing(explained: Explained) -> list[str]:
 
 
 def _interpreter_of(command: Command) -> str:
-    """The Python that runs a program here; a launcher (torchrun) uses the one that it is installed beside."""
+    """The Python that runs a program here; a launcher (torchrun) uses the one in its own folder."""
     program, first = command.program, command.call.argv[0]
     if not program.launchers or is_interpreter(first):
         return program.interpreter if not program.launchers else first

@@ -47,7 +47,7 @@ class Request:
 
     @property
     def added_environment(self) -> dict[str, str]:
-        """Every variable that the user wants the job to have beside his own."""
+        """Every variable to add to the job's environment."""
         return dict(self.noted_environment) | dict(self.set_environment)
 
     @property

@@ -37,7 +37,7 @@ def _record_plan(request: Request, run_folder: Path) -> RecordPlan:
 
 
 def added_variables(commands: Sequence[Command], request: Request) -> dict[str, str]:
-    """What is added beside the agent's own; a variable of the framework's that the user set himself is left alone."""
+    """What is added beside the agent's own; a framework variable that the user has set is not changed."""
     pairs = [pair for command in commands for pair in command.profile.environment]
     if request.laptop:
         pairs += [pair for command in commands for pair in command.profile.laptop_environment]

@@ -1,6 +1,6 @@
 """The end of a profiled run: wait until every profile is written, and list the files and what is missing.
 
-`manifest.json` beside the profiles holds one entry per worker: worker, rank, node, steps, files with their sizes and
+`manifest.json` next to the profiles holds one entry per worker: worker, rank, node, steps, files with their sizes and
 copies, and the reason for each missing profile.
 """
 

@@ -1,6 +1,6 @@
 """Write a recording in another format: completely or not at all, with a journal and a list of what was lost.
 
-The result is put together beside its place and renamed when it is complete, so an interrupted conversion leaves
+The result is written next to its final path and renamed when it is complete, so an interrupted conversion leaves
 nothing that looks like a recording.
 """
 

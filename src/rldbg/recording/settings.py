@@ -100,7 +100,7 @@ class RolloutWorkerBlock:
     """num_workers, agents_per_worker."""
 
 
-# Keys of foreign rollout workers that recipes carry beside ours; they are the framework's and pass through.
+# Keys of other frameworks' rollout workers that recipes may contain; they are accepted and ignored.
 _FOREIGN_ROLLOUT_KEYS = frozenset(
     {
         "num_workers",
@@ -156,7 +156,7 @@ def _without_nulls(block: Any) -> Any:
 def parse_rollout_worker_block(
     block: Mapping[str, Any] | None, *, source: str = "rollout_worker"
 ) -> RolloutWorkerBlock:
-    """The validated `rollout_worker:` block. A foreign worker's own keys pass; a misspelt key of ours does not."""
+    """The validated `rollout_worker:` block. Other workers' own keys are accepted; a misspelt key of ours is not."""
     ours = [item.name for item in fields(RolloutWorkerBlock)]
     for key in block or {}:
         if key in ours or key in _FOREIGN_ROLLOUT_KEYS:

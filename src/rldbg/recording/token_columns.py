@@ -1,4 +1,4 @@
-"""One sample token by token: every per-token field of every kind, put beside the tokens it belongs to.
+"""One sample token by token: every per-token field of every kind, aligned with the tokens it belongs to.
 
 A row as long as the sequence has one value per token; a shorter one covers the end of the sequence (the response, or
 all but the first token). Padded rows are cut by their response mask, or else to the length of the response.

@@ -1,4 +1,4 @@
-"""A user's loss on a saved batch, beside the references."""
+"""A user's loss on a saved batch, compared with the references."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A re-executed step beside its recording, stage by stage."""
+"""A re-executed step compared with its recording, stage by stage."""
 
 from rich.table import Table
 

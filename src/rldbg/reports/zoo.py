@@ -1,4 +1,4 @@
-"""The bug zoo: its list, one bug beside a clean run, and the score of all."""
+"""The bug zoo: its list, one bug compared with a clean run, and the score of all."""
 
 from collections.abc import Iterator, Sequence
 

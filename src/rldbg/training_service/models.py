@@ -62,7 +62,7 @@ class TrainedModel:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """With adapters beside the weights that they adapt."""
+        """The parameters, with adapters in addition to the weights that they adapt."""
         return {name: parameter.detach() for name, parameter in named_tensors(self.module)}
 
     @property

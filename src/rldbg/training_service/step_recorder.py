@@ -192,7 +192,7 @@ class _ResponseCut:
 
 
 def recorders_from_environment(environment: Environment) -> Callable[[str, int], StepRecorder | None]:
-    """Makes the recorder of each model: the first records where the settings say, later ones beside it."""
+    """Makes the recorder of each model: the first records where the settings say, later ones in folders next to it."""
     block = debug_block_from_environment(environment)
     settings = recorder_settings(block)
     if settings.kinds is not None and {"param", "gradient"} & settings.kinds and not settings.parameter_patterns:

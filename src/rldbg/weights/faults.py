@@ -245,6 +245,6 @@ def _first(wrong: np.ndarray) -> str:
 
 
 def _is_quantisation_scale(name: str, sent: Mapping[str, Fingerprint]) -> bool:
-    """What an engine that quantises a tensor holds beside it."""
+    """Additional tensors that an engine holds for a quantised tensor."""
     module, _, own = name.rpartition(".")
     return f"{module}.weight" in sent and own.endswith(("_scale", "_scale_inv", "_zero_point", "_scale_2"))

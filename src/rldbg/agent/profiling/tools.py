@@ -119,7 +119,7 @@ def _without_inductor() -> Iterator[None]:
 
 
 class PySpyTool:
-    """py-spy beside the process: a speedscope profile and a flame graph. Options: rate, native, gil, idle."""
+    """py-spy as a separate process: a speedscope profile and a flame graph. Options: rate, native, gil, idle."""
 
     def __init__(self, plan: Plan, stem: Path) -> None:
         self._plan = plan

@@ -286,7 +286,7 @@ def largest(values: np.ndarray) -> float:
 
 
 def small(values: np.ndarray, bound: float) -> bool:
-    """Whether no magnitude is above a bound, which must be a number: nothing is small beside infinity."""
+    """Whether no magnitude is above a bound, which must be a number: nothing is small compared with infinity."""
     return math.isfinite(bound) and largest(values) <= bound
 
 

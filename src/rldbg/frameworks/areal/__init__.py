@@ -1,4 +1,4 @@
-"""AReaL: asynchronous training beside inference servers."""
+"""AReaL: asynchronous training with inference servers."""
 
 from rldbg.frameworks.base import Framework
 

@@ -83,7 +83,7 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def extras_of(data: Any, row: int) -> dict[str, Any]:
-    """What verl knows of a sample beside its tokens: its turns, and what the reward function said of it."""
+    """What verl knows of a sample in addition to its tokens: its turns, and the result of the reward function."""
     names = data.keys()
     extra: dict[str, Any] = {}
     if "num_turns" in names:

@@ -50,7 +50,7 @@ class Form:
         return None
 
     def first_chunk(self, job: GenerationJob) -> dict[str, Any]:
-        """What the first chunk of a choice has beside the text."""
+        """What the first chunk of a choice has in addition to the text."""
         return {"prompt_token_ids": list(job.prompt)} if self._with_ids else {}
 
     async def parts(self, index: int, answer: PendingGeneration) -> AsyncIterator[dict[str, Any]]:

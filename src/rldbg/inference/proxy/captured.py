@@ -55,7 +55,7 @@ class AnswerReader:
     join: Callable[[Sequence[Body]], Any]
 
     def completed(self, request: Body) -> Body:
-        """The request with what is wanted beside; the same object if nothing is missing."""
+        """The request with the wanted fields added; the same object if nothing is missing."""
         return _completed(request, self.wanted)
 
 

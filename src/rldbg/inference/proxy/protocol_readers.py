@@ -1,4 +1,4 @@
-"""What the proxy understands of an exchange: what to ask for beside, and the generations in the answer.
+"""How the proxy reads an exchange: which fields to add to the request, and the generations in the answer.
 
 Each protocol has one reader. It gets the request's body and the answer (events of a stream are put together first) and
 gives generations; what has no token ids cannot be recorded and is counted.

@@ -250,7 +250,7 @@ def _write_stubs(folder: Path, programs: Mapping[str, str]) -> None:
 
 _SLEEP = f"""
 # Little time passes in a dry run, so that others get on meanwhile; who sleeps for ever waits for something that will
-# not come. Each shell counts for itself: a script has processes beside it that look at something once per minute.
+# not come. Each shell counts for itself: a script may have background processes that poll once per minute.
 printf . >> "${PREFIX}_RESULTS/sleeps.$PPID"
 slept=$(<"${PREFIX}_RESULTS/sleeps.$PPID")
 if [[ ${{1-}} == infinity ]] || ((${{#slept}} > {_SLEEPS_UNTIL_WAITING})); then

@@ -51,7 +51,7 @@ class Spread:
 
 
 def group_answers(answers: Iterable[RankAnswer]) -> tuple[list[AnswerGroup], Spread | None]:
-    """Largest group first, then by first rank. A lone answer beside a majority is odd; so is an outlying number."""
+    """Largest group first, then by first rank. A lone answer against a majority is odd; so is an outlying number."""
     groups: dict[tuple[bool, str], list[RankAnswer]] = {}
     for answer in answers:
         groups.setdefault((answer.ok, answer.text), []).append(answer)

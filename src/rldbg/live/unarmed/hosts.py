@@ -25,7 +25,7 @@ def look_by_ssh(host: str, request: Mapping[str, Any], *, ssh: str, python: str)
 
 
 def look_by_srun(job: str, request: Mapping[str, Any], *, python: str) -> list[dict[str, Any]]:
-    """One look per node of a SLURM job, beside what runs there."""
+    """One snapshot per node of a SLURM job, by an additional step."""
     if shutil.which("srun") is None:
         raise PrerequisiteError("srun is not installed", "run rldbg on a login node of the cluster")
     nodes = _nodes_of(job)

@@ -25,7 +25,7 @@ Take = Callable[[int], np.ndarray]
 
 
 class PinnedSlabs:
-    """Page-locks the arena slab by slab as it is used, so that copies into it run at full speed beside training."""
+    """Page-locks the arena slab by slab as it is used, so that copies into it run at full speed during training."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena

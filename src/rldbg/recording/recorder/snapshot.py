@@ -101,7 +101,8 @@ class Snapshot:
             self.fields[name] = self._plain(values) if array is None else array
 
     def _add_rows(self, name: str, rows: Sequence[Any]) -> None:
-        """Rows given as arrays or tensors: one value each, one vector each, or more, which keeps its shapes beside."""
+        """Rows given as arrays or tensors: one value each, one vector each, or more, whose shapes are kept
+        separately."""
         if is_tensor(rows[0]) and all(is_tensor(row) for row in rows) and rows[0].device.type != "cpu":
             torch = torch_module()
             assert torch is not None

@@ -1,4 +1,4 @@
-"""What came of a user's loss on a saved batch: its values and gradients beside those of the references."""
+"""The result of a user's loss on a saved batch: its values and gradients, compared with the references."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How large rounding is in one recorded step: the step executed again in ways that must not matter.
 
-Every variation is a recording of its own in a folder beside the run's (`RUN.noise/`), where `rldbg compare` finds it.
+Every variation is a recording of its own in a folder next to the run's (`RUN.noise/`), where `rldbg compare` finds it.
 """
 
 from __future__ import annotations

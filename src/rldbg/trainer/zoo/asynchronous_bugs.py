@@ -1,4 +1,4 @@
-"""Bugs of rollouts that run beside training: stale versions, partial rollouts, shared random numbers, late samples."""
+"""Bugs of asynchronous rollouts: stale versions, partial rollouts, shared random numbers, late samples."""
 
 from __future__ import annotations
 

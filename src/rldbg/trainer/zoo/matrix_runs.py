@@ -128,7 +128,7 @@ def score_matrix(
     minutes: float | None = None,
     on_row: Callable[[CellScore], None] = lambda _row: None,
 ) -> MatrixScore:
-    """Every cell beside its reference run; after `minutes` no other run begins."""
+    """Runs every cell and its reference run; after `minutes` no further run begins."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = {row.name: row for row in _judged_before(folder)}
     left = [cell for cell in chosen if cell.name not in rows]

@@ -102,7 +102,7 @@ def first_cause_right(bug: Bug, causes: Sequence[str]) -> bool:
 
 
 def score_bug(name: str, number: int, clean: ZooRun, recipe: Path, folder: Path) -> BugScore:
-    """Runs one bug and looks at its recording, alone and beside the clean one."""
+    """Runs one bug and examines its recording, alone and against the clean one."""
     started = time.perf_counter()
     bug = find_bug(name)
     spoiled = ZooRunner(recipe, folder).run(number, [*bug.overrides, f"++zoo.bug={name}"])
