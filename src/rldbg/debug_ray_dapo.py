@@ -1,6 +1,6 @@
 """`python -m rldbg.debug_ray_dapo [SCRIPT [ARGS]...]`: the launcher of the ArcherCodeR debugging guide, kept.
 
-Runs the guide's training script armed as the guide describes it (post-mortem on, `-Debug` behind the experiment's name,
+Runs the guide's training script armed as the guide describes it (post-mortem on, `-Debug` after the experiment's name,
 one epoch) and prints the guide's lines. Unlike the original it edits nothing, and proves what it armed.
 """
 

@@ -8,7 +8,7 @@ The changes were determined by the dry run and are plain data, one rule per trai
                           {"key": "trainer.experiment_name", "suffix": "-Debug"}]}],
      "ray_job": {"RAY_DEBUG_POST_MORTEM": "1", ...}}
 
-Options are only ever added behind those the user wrote: in every dialect the last one wins. What was added is noted
+Options are only ever appended to those the user wrote: in every dialect the last one wins. What was added is noted
 in the run folder, so that `rldbg run` can prove it. Applying a rule twice changes nothing more.
 """
 
@@ -115,7 +115,7 @@ def option_values(arguments: Sequence[str], dialect: str) -> dict[str, str]:
 
 
 def edited(arguments: Sequence[str], edits: Sequence[Mapping[str, str]], dialect: str) -> list[str]:
-    """The arguments with all edits behind them."""
+    """The arguments with all edits appended."""
     result = list(arguments)
     for edit in edits:
         value = edit_value(edit, option_values(result, dialect))

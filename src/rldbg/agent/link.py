@@ -86,7 +86,7 @@ class Link:
 
     def wait_connected(self, silence_s: float = _FIRST_S) -> bool:
         """Whether there is a broker; waits only while the first attempt of a young process is still under way, or the
-        broker is there and silent. One that was killed is not waited for: see `wait_for_next`."""
+        broker exists and does not answer. One that was killed is not waited for: see `wait_for_next`."""
         self._settled.wait(_FIRST_S)
         deadline = time.monotonic() + silence_s
         while self._is_silent and not self._connected.is_set() and time.monotonic() < deadline:

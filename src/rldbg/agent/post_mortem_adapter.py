@@ -157,7 +157,8 @@ def _compiled(text: str) -> CodeType | None:
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int, str]]:
-    """Innermost first; behind the frames of the exception come those of its causes, each labelled with its cause."""
+    """Innermost first; the frames of the exception are followed by those of its causes, each labelled with its
+    cause."""
     found: list[tuple[FrameType, int, str]] = []
     label, seen = "", set[int]()
     last: BaseException | None = error

@@ -1,4 +1,4 @@
-"""Which processes are meant: one grammar for every verb and for `rldbg.breakpoint(ranks=...)`.
+"""Selects processes: one grammar for every verb and for `rldbg.breakpoint(ranks=...)`.
 
 all                 every process
 0   1,3   0:8:2     ranks, a list of ranks, a slice of ranks (stop exclusive)

@@ -83,7 +83,7 @@ def place(function: Any) -> JsonText:
 def members(value: Any) -> JsonText:
     """What a value is made of: {"value", "members": [{"name", "access", "type", "text", ...}], "total"}.
 
-    `access` behind the value's expression gives the member. A tensor has a picture of its numbers instead.
+    `access` appended to the value's expression gives the member. A tensor has a picture of its numbers instead.
     """
     pairs, total = _pairs(value)
     found = [{"name": name, "access": access, **describe(member, 200)} for name, access, member in pairs]

@@ -118,7 +118,7 @@ def command(
     if options["model"]:
         from rldbg.recording import open as open_recording
 
-        open_recording(run)  # A folder that is not there is told as such.
+        open_recording(run)  # Raises a clear error for a missing folder.
         raise UsageError(
             "--model is for --loss and for steps of a framework",
             "leave it out: a step of rldbg's own trainer has its model in the capsule",

@@ -25,7 +25,7 @@ class TourStop(NamedTuple):
 
 
 def _trained(stage: TourStage, name: str, *changes: str, recipe: str = "arithmetic") -> None:
-    """Trains and records once; stops that come later use what is there."""
+    """Trains and records once; later stops of the tour reuse it."""
     if not (stage.folder / name).exists():
         steps = ("--steps", str(_STEPS), "--in-process", "--record")
         stage.rldbg("train", recipe, *changes, "--run", name, *steps)

@@ -43,9 +43,9 @@ class Role(StrEnum):
     ROOT = "root"
     """It is a cause."""
     SYMPTOM = "symptom"
-    """It is fallout of something else; alone it explains nothing."""
+    """It is a consequence of something else; alone it explains nothing."""
     EITHER = "either"
-    """Fallout when a known cause of it is there too, else a cause."""
+    """A consequence if one of its known causes was found too, else a cause."""
     BENIGN = "benign"
     """It looks like a failure but is harmless."""
 

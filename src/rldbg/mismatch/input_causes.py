@@ -20,7 +20,7 @@ _TEXTS = {
 
 
 def inputs(state: Unexplained) -> Iterator[Claim]:
-    """Tokens at or behind the first fault of their sample's row in batch_inputs."""
+    """Tokens at or after the first fault of their sample's row in batch_inputs."""
     chosen = {name: np.zeros(len(state.table), dtype=bool) for name in _TEXTS}
     for step, side in state.table.sides.items():
         faults = dict(_faults(side))
@@ -58,7 +58,7 @@ def _faults(side: SideStep) -> Iterator[tuple[SampleId, tuple[str, int]]]:
 def _packed(
     side: SideStep, samples: Sequence[SampleId], rows: list[tuple[np.ndarray, ...]]
 ) -> Iterator[tuple[SampleId, tuple[str, int]]]:
-    """Rows that hold several samples, one behind the other; rows that hold anything else are not judged."""
+    """Rows that hold several samples, one after the other; rows that hold anything else are not judged."""
     waiting = list(samples)
     for ids, mask, positions in rows:
         attended = np.ones(len(ids), dtype=bool) if mask.ndim == 0 else mask != 0

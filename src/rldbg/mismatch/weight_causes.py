@@ -79,7 +79,8 @@ def older_version(state: Unexplained) -> Iterator[Claim]:
 
 
 def other_experts(state: Unexplained) -> Iterator[Claim]:
-    """Tokens behind one that went through other experts in the engine differ more than the rest; the surplus is its."""
+    """Tokens after one that went through other experts in the engine differ more than the rest; the excess is
+    attributed to it."""
     table = state.table
     behind = np.zeros(len(table), dtype=bool)
     for step, side in table.sides.items():

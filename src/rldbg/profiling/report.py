@@ -128,7 +128,7 @@ def make_report(run: Path) -> ProfileReport:
 
 
 def _asked_steps(run: Path) -> tuple[int, int]:
-    """The first step and the one behind the last."""
+    """The first step and the one after the last."""
     file = books_of(run) / PLAN_FILE
     plan = Plan.parse(file.read_text(encoding="utf-8")) if file.is_file() else None
     return plan.steps if plan is not None and plan.steps and plan.tool == "phases" else (BEFORE_STEPS + 1, OPEN_END)

@@ -33,7 +33,7 @@ _LOOK_AT_RANK = "look at that rank's log and journal, or copy its files again"
 _NOT_COUNTED = "counting all of them would take too long here; the number of samples is a lower bound"
 _LOOK_AT_ROLLOUT = "if samples were expected, look at the rollout or the filter before it"
 
-# Some findings have more than one cause: what is behind the colon tells them apart here, and is not part of the id.
+# Some findings have more than one cause: the part after the colon distinguishes them here, and is not part of the id.
 _PROBLEMS = {
     "missing-file": _Known(_ERROR, _GONE, _COPY_AGAIN),
     "truncated-file": _Known(_ERROR, _CUT, _COPY_AGAIN),

@@ -49,7 +49,7 @@ class RemoteTree:
         return self.title if self._is_file else f"{self.title}/{name}"
 
     def local(self, name: str) -> Path:
-        """The file's copy on this machine, fetched when it is not there yet."""
+        """The file's copy on this machine, fetched if it is not cached yet."""
         info = self._found.get(name)
         if info is None:
             raise IncompleteDataError(f"{self.place(name)}: no such file", f"rldbg show {self.title}")

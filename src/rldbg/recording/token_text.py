@@ -94,7 +94,7 @@ class TokenText:
         alone = self._decode([token])
         if before is None or before < 0:
             return alone
-        # Decoders drop a space at the beginning, so a token is decoded behind the one before it.
+        # Decoders drop a space at the beginning, so a token is decoded together with the one before it.
         both, first = self._decode([before, token]), self._decode([before])
         return both.removeprefix(first) if both.startswith(first) and "\ufffd" not in both else alone
 

@@ -131,7 +131,7 @@ def _rows(value: object) -> int:
 
 
 def holes(entries: Iterable[Entry]) -> Iterator[Finding]:
-    """Ranks that other steps of a kind have, and micro-batches between others, that are not there."""
+    """Missing ranks, which other steps of a kind have, and missing micro-batches between others."""
     grid: dict[tuple[str, int, int], set[int]] = defaultdict(set)
     for kind, step, rank, micro, *_ in entries:
         if step >= 0:  # NexRL files its pass before the first step under -1, with one micro-batch only

@@ -20,7 +20,7 @@ class ServiceRequestError(Exception):
 
 
 class NotFoundError(ServiceRequestError):
-    """A model, session, snapshot, operation or route that is not there."""
+    """A model, session, snapshot, operation or route that does not exist."""
 
     status = 404
     code = "not_found"

@@ -57,7 +57,7 @@ class Operation:
         self.error = NotFoundError(f"the result of {self.id} was forgotten; many newer ones exist")
 
     async def wait(self, timeout_s: float) -> bool:
-        """Waits for the outcome, at most that long; whether it is there."""
+        """Waits for the outcome, at most that long; returns whether it has come."""
         if not self.done and timeout_s > 0:
             try:
                 await asyncio.wait_for(self.finished.wait(), timeout_s)

@@ -20,7 +20,7 @@ _MAX_ODD = 2000
 
 
 def sample_view(run: OpenedRun, sample_id: SampleId, step: int | None) -> dict[str, Any]:
-    """Everything about one sample; UsageError or IncompleteDataError where it is not there."""
+    """Everything about one sample; raises UsageError or IncompleteDataError if it does not exist."""
     with run.lock:
         return _view_of(run, run.recording.sample(sample_id, step))
 

@@ -105,7 +105,7 @@ def installed_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        # All distributions are looked through only for a package that is there.
+        # All distributions are searched only for a package that exists.
         is_here = package in sys.modules or find_spec(package) is not None
         return next(map(version, packages_distributions().get(package, ()) if is_here else ()), "")
 

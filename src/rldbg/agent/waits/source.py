@@ -114,7 +114,7 @@ class Sources:
                     yield used, node.func.attr
 
     def _ahead(self, frame: Frame) -> Iterator[ast.AST]:
-        """What a module still runs itself: the lines behind this one, and those of the loops around it."""
+        """What a module still runs itself: the lines after this one, and those of the loops around it."""
         tree = self.tree(frame.file) if frame.function == "<module>" else None
         loops = (
             [node for node in self._on_line(frame) if isinstance(node, ast.While | ast.For | ast.AsyncFor)]

@@ -141,7 +141,7 @@ def _second_clip(
 ) -> float:
     """Where a two-sided clip holds large ratios of negative advantages: at the largest that counted, if several did.
 
-    Of a framework that does not say so, one token is no evidence of such a clip; and one at the bound of the first
+    Of a framework that does not say so, one token is not evidence of such a clip; and one at the bound of the first
     clip is that clip, applied where it must not be.
     """
     bound, held = _held_at(ratio, loss, advantages, valid & (advantages < 0))

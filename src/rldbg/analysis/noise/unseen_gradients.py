@@ -20,13 +20,13 @@ from rldbg.analysis.tolerances import Update, roundoff_of
 # Of 16 elements that differ at random, two regressors explain nine tenths with a chance of one in ten million.
 _FEWEST_OF_A_TENSOR, _EXPLAINED = 16, 0.9
 # Errors of one token may make a gradient's error follow the gradient, by at most what products in bfloat16 round. What
-# follows a movement this closely is no rounding, however small it is.
+# follows a movement this closely is not rounding, however small it is.
 _ROUNDED, _EXACTLY = 10 * roundoff_of("bfloat16"), 0.999
 # The 99 % quantile of |x / y| is 63 times its median (measured on clean pairs: 10 or more).
 _FEWEST_OF_ALL, _TAIL = 256, 5.0
 # Half of all elements go more than this share of the way of most: Adam (measured: 0.35 to 1), not SGD (0.07 to 0.16).
 _NORMALISED = 0.25
-# Rounding moves half of all elements by this share of a step only where log probs are farther apart than that.
+# Rounding moves half of all elements by this share of a step only where log probs are further apart than that.
 _MOST, _FAR_APART = 0.25, 0.05
 # Differences of a few roundings of the values themselves are multiples of anything.
 _ROUNDINGS = 4 * roundoff_of("float32")

@@ -116,7 +116,7 @@ def _hermes(region: str, schemas: Schemas) -> Calls:
 
 
 def _mistral(region: str, _schemas: Schemas) -> Calls:
-    """A list of calls, or a name and its arguments behind each marker."""
+    """A list of calls, or a name and its arguments after each marker."""
     calls: Calls = []
     for body in region.split("[TOOL_CALLS]")[1:]:
         named = re.match(r"\s*([\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(\{.*)$", body, re.DOTALL)

@@ -14,7 +14,7 @@ from rldbg.inference.conversation.families import Schemas, TemplateFamily
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What to look for in an answer. `family` None leaves calls in the text; `in_reasoning` says that the prompt has
-    opened the reasoning already. Unless there may be `several_calls`, those behind the first are left out."""
+    opened the reasoning already. Unless there may be `several_calls`, those after the first are left out."""
 
     family: TemplateFamily | None = None
     schemas: Schemas | None = None

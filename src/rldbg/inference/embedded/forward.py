@@ -25,7 +25,7 @@ class ForwardPasses:
         self.calls = 0
 
     def prefill(self, prompts: Rows[Rows[int]], *, all_logits: bool) -> tuple[Any, Any]:
-        """Adds a row for each prompt. The logits behind each prompt [b, v], and with `all_logits` all of them."""
+        """Adds a row for each prompt. The logits after each prompt [b, v], and with `all_logits` all of them."""
         import torch
 
         lengths = [len(prompt) for prompt in prompts]
@@ -49,7 +49,7 @@ class ForwardPasses:
         return logits_btv[rows, place], None
 
     def decode(self, tokens: Rows[int]) -> Any:
-        """One more token of every row; the logits behind it [b, v]."""
+        """One more token of every row; the logits after it [b, v]."""
         import torch
 
         columns = torch.tensor(self.cache.lengths, device=self._device)

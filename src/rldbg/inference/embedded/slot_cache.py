@@ -49,7 +49,7 @@ class SlotCache:
     # The scheduler's side.
 
     def begin_prefill(self, lengths: list[int]) -> None:
-        """New rows behind the others; the next forward pass is their prompts, padded on the right."""
+        """New rows after the others; the next forward pass is their prompts, padded on the right."""
         start, self.count = self.count, self.count + len(lengths)
         self.lengths += lengths
         self._reserve(self.count, max(lengths) + 1)

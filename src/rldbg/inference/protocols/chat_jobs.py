@@ -37,7 +37,7 @@ class ChatPrompt:
     reading: Reading
 
     def room(self, card: ModelCard) -> int:
-        """Most tokens that fit behind it."""
+        """The largest number of tokens that fit after it."""
         return max(1, card.max_length - len(self.tokens))
 
 

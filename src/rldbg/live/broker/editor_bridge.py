@@ -134,7 +134,7 @@ class EditorBridge:
             self._event("stopped", body)
 
     def _with_ours(self, arguments: Message, process: Process) -> Message:
-        """The editor replaces all breakpoints of a file; those set by `rldbg break` stay behind its own."""
+        """The editor replaces all breakpoints of a file; those set by `rldbg break` are kept after its own."""
         path = str((arguments.get("source") or {}).get("path", ""))
         theirs = list(arguments.get("breakpoints") or [])
         self._lines[path] = theirs

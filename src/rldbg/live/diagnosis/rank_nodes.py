@@ -70,7 +70,7 @@ def _join_unranked(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
 
 
 def _count_joining(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
-    """Processes that were told their rank in a call and wait for a process group to be complete: who is not there."""
+    """The ranks missing from a process group that processes, which got their rank in a call, wait for."""
     nameless = {process_id(stack) for stack in stacks if stack.get("rank") is None}
     joining = [node for node in nodes if node.kind == "rendezvous" and node.waits and node.id[:2] in nameless]
     for node in joining:

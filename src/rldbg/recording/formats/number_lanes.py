@@ -25,7 +25,7 @@ _OPERAND_BITS = np.array([0, 0, 0xFF, 0xFFFF, 0, -1, 0, 0, 0, 0], np.int32)  # b
 
 
 def _run_starts(data: np.ndarray, width: np.ndarray) -> np.ndarray:
-    """Where a run may start: a number behind the MARK that follows an empty list, its memo or the end of a batch."""
+    """Where a run may start: a number after the MARK that follows an empty list, its memo or the end of a batch."""
     marks = np.flatnonzero(data[:-1] == _MARK)
     marks = marks[width.take(marks + 1) > 0]
     before = data.take(marks - 1, mode="clip")

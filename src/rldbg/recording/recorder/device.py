@@ -189,7 +189,7 @@ class Transfer:
         self._begun = False
 
     def begin(self) -> None:
-        """Queues the copies on the side stream, behind the point where the clones are ready."""
+        """Queues the copies on the side stream, after the clones are ready."""
         if self._begun:
             return
         self._begun = True

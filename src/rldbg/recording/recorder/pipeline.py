@@ -175,7 +175,7 @@ class Pipeline:
     def _next(self) -> _Message | None:
         """The next message in order, or None when a gathered batch is overdue.
 
-        Whatever lies in the inbox is looked at early, so that copies from devices run one behind the other.
+        Messages in the inbox are inspected early, so that copies from devices are queued without gaps.
         """
         if not self._backlog:
             deadline = self._batcher.deadline()
