@@ -73,7 +73,7 @@ def _start_transformers(up: Up, registry: "Registry", allocation: "Allocation | 
     )
 
 
-def model_folder(model: str) -> Path:
+def model_folder(model: str, *, with_weights: bool = True) -> Path:
     """The folder of a model; that of `tiny` is made when it is first asked for."""
     if model == "tiny":
         from rldbg.trainer import tiny_folder
@@ -81,7 +81,7 @@ def model_folder(model: str) -> Path:
         return tiny_folder(home().absolute() / "models" / "tiny")
     from rldbg.inference import model_path
 
-    return model_path(model)
+    return model_path(model, with_weights=with_weights)
 
 
 def model_name(model: str) -> str:
@@ -151,7 +151,7 @@ def _start_recording(up: Up, registry: "Registry", allocation: "Allocation | Non
         "backend": "recording",
         "recording": Path(up.run).absolute(),
         "name": Path(model or up.run).name,
-        "model": model_folder(model) if model else None,
+        "model": model_folder(model, with_weights=False) if model else None,
         "nearest": up.nearest,
     }
     return registry.start(

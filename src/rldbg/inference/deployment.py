@@ -1,6 +1,7 @@
 """What `rldbg serve up` starts: the model, the command of a replica, its environment, its place on the network."""
 
 import importlib.util
+import json
 import re
 import shutil
 import socket
@@ -114,7 +115,7 @@ def write_token(folder: Path, token: str) -> Path:
     return file
 
 
-def model_path(model: str) -> Path:
+def model_path(model: str, *, with_weights: bool = True) -> Path:
     """The folder of a model: a path, or a hub id whose snapshot is in the cache (HF_HOME, HF_HUB_CACHE). Nothing is
     fetched."""
     folder = Path(model).expanduser().absolute()
@@ -123,12 +124,21 @@ def model_path(model: str) -> Path:
     if folder.exists() or not _HUB_ID.fullmatch(model):
         raise UsageError(f"no model at {model!r}: config.json is missing", "--model tiny, or a Hugging Face folder")
     found = _cached_snapshot(model)
+    fetch = f"download it on a machine with network access: hf download {model}"
     if found is None:
-        raise UsageError(
-            f"no model {model!r}: neither a folder nor in the cache {_hub_cache()}",
-            f"download it on a machine with network access: hf download {model}",
-        )
+        raise UsageError(f"no model {model!r}: neither a folder nor in the cache {_hub_cache()}", fetch)
+    # Loading a tokenizer leaves everything else in the cache.
+    if with_weights and not _has_weights(found):
+        raise UsageError(f"the cache {_hub_cache()} has {model!r} without its weights, or not all of them", fetch)
     return found
+
+
+def _has_weights(snapshot: Path) -> bool:
+    index = snapshot / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        return all((snapshot / shard).is_file() for shard in shards)
+    return any(snapshot.glob("*.safetensors")) or any(snapshot.glob("*.bin"))
 
 
 def _hub_cache() -> Path:
@@ -139,7 +149,7 @@ def _hub_cache() -> Path:
 
 
 def _cached_snapshot(model: str) -> Path | None:
-    """The snapshot that `main` names, else the newest one with a configuration and weights."""
+    """The snapshot that `main` names, else the newest one with a configuration."""
     folder = _hub_cache() / f"models--{model.replace('/', '--')}"
     snapshots = folder / "snapshots"
     if not snapshots.is_dir():
