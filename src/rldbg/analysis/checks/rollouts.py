@@ -15,7 +15,7 @@ _MANY = 8
 
 def _masks_non_empty(view: StepView) -> Iterable[Violation]:
     if not view.samples:
-        raise NotApplicable("no trajectories")
+        raise NotApplicable("no trajectories with token ids")
     for sample in view.samples.values():
         if not np.any(sample.loss_mask) and not view.is_left_out(sample.sample):
             yield Violation(
@@ -51,7 +51,7 @@ def _rewards_finite(view: StepView) -> Iterable[Violation]:
 def _prompts_of_groups_agree(view: StepView) -> Iterable[Violation]:
     first: dict[str, tuple[str, bytes]] = {}
     if not view.samples:
-        raise NotApplicable("no trajectories")
+        raise NotApplicable("no trajectories with token ids")
     for sample in view.samples.values():
         if view.sequences_of_rollout(sample.sample) > 1:
             continue
