@@ -70,7 +70,7 @@ def _join_unranked(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
 
 
 def _count_joining(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
-    """The ranks missing from a process group that processes, which got their rank in a call, wait for."""
+    """Names the ranks that are missing from a process group; for processes that got their rank in a call."""
     nameless = {process_id(stack) for stack in stacks if stack.get("rank") is None}
     joining = [node for node in nodes if node.kind == "rendezvous" and node.waits and node.id[:2] in nameless]
     for node in joining:
