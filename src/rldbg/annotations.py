@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _Step:
-    """The rest of a `with rldbg.step(n):` block: a recorded loop is told that the step has ended."""
+    """The end of a `with rldbg.step(n):` block: notifies a recorded loop that the step has ended."""
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop

@@ -2,7 +2,7 @@
 
 torch's own functions say what happens: `Tensor.backward` gives losses and micro-batches, `clip_grad_norm_` and
 `clip_grad_value_` gradients before they are clipped, the optimizer's hooks gradients, parameters and optimizer steps.
-All of it is taken away again by `close`. An error in here is said once and never reaches the loop.
+`close` removes all hooks. An error in here is reported once and never reaches the loop.
 """
 
 from __future__ import annotations

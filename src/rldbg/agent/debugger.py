@@ -1,8 +1,8 @@
 """pydevd on demand: nothing is imported, traced or opened until this process is to be stopped.
 
 `open` connects pydevd to the broker, `suspension` halts the calling thread in a frame, `close` leaves the process as
-fast as it was before. All three may be called again and again, from any thread. Sessions are numbered: what is said
-about one may arrive at the broker when the next is already open.
+fast as it was before. All three may be called again and again, from any thread. Sessions are numbered, because a
+message about one may reach the broker when the next is already open.
 """
 
 import contextlib

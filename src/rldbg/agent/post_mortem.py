@@ -230,6 +230,6 @@ def origins(error: BaseException) -> list[list[str]]:
 
 
 def _node_address() -> str:
-    """What Ray calls this host in the errors that it hands on."""
+    """What Ray calls this host in the errors that it forwards."""
     ask = getattr(getattr(sys.modules.get("ray"), "util", None), "get_node_ip_address", None)
     return str(ask()) if ask is not None else ""

@@ -133,7 +133,7 @@ def is_rays_own(file: str) -> bool:
 
 
 def _failed_task(frame: FrameType) -> str:
-    """After an exception the task's own frames are gone, and our hook stands in their place with the error."""
+    """After an exception the task's own frames are gone; our hook's frame has the error."""
     error = frame.f_locals.get("error") if frame.f_code.co_filename.startswith(_HERE) else None
     trace = getattr(error, "__traceback__", None)
     while trace is not None:
@@ -145,7 +145,7 @@ def _failed_task(frame: FrameType) -> str:
 
 
 def is_async_actor() -> bool:
-    """Whether the code that calls this stands in an actor with an event loop: all its methods share one thread."""
+    """Whether the calling code runs in an actor with an event loop: all its methods share one thread."""
     worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
     asks = getattr(getattr(worker, "core_worker", None), "current_actor_is_asyncio", None)
     return bool(asks and asks())

@@ -71,7 +71,7 @@ class Relay:
             self._listener.close()
 
     def abandon(self) -> None:
-        """In a forked child: lets go of the parent's sockets without a word on them."""
+        """In a forked child: closes the parent's sockets without sending anything."""
         self._channel.sock.close()
         self._listener.close()
 

@@ -64,7 +64,7 @@ def check(recording: Recording, *, only: Sequence[str] = (), steps: Iterable[int
         if not broken:
             passed.append(INTEGRITY)
     outcomes = {item.id: _Outcome() for item in wanted}
-    # All checks of a step before the next: its records are read once, and then let go.
+    # All checks of a step before the next: its records are read once, and then released.
     for step in chosen:
         view = StepView(side, step)
         for item in wanted:

@@ -162,7 +162,7 @@ def _watched(watch: bool, **settings: Any) -> "WatchSettings | None":
         raise UsageError(f"--{option} needs --watch", "add --watch")
     chosen = WatchSettings(**settings) if watch else None
     if chosen is not None:
-        Watcher(Path(), chosen)  # an invalid rule or expression is said before anything starts
+        Watcher(Path(), chosen)  # raises for an invalid rule or expression before anything starts
     return chosen
 
 

@@ -74,7 +74,7 @@ def demands_token(address: str, token: str = "", *, timeout_s: float = _ANSWER_S
     client = address.startswith("ray://")
     method = "/ray.rpc.RayletDriver/ClusterInfo" if client else "/ray.rpc.NodeInfoGcsService/CheckAlive"
     headers = [("authorization", f"Bearer {token}")] if token else []
-    # As Ray's own clients: no proxy stands between nodes.
+    # As Ray's own clients do: no proxy between nodes.
     options = [("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address.removeprefix("ray://").partition("/")[0], options) as channel:
         call = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)

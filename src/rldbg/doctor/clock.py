@@ -109,7 +109,7 @@ def _offset(text: str | None) -> timezone | None:
 
 
 def stated_wait_s(text: str) -> float | None:
-    """How long a line says that its process had waited in vain."""
+    """How long a process had waited before the timeout, according to a line."""
     found = _TIMEOUT.search(text)
     if found is None:
         return None

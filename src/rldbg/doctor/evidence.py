@@ -21,7 +21,7 @@ def is_aside(file: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """Where something stands in the logs, who wrote it and when."""
+    """A place in the logs: file, line, process and time."""
 
     file: str
     line: int

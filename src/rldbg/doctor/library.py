@@ -21,7 +21,7 @@ _FEW_CAUSES = 4
 
 
 class Library:
-    """The entries by id, and who can cause whom: a relation that one of the two states is in both."""
+    """The entries by id, and which can cause which: a relation stated by one entry is added to the other."""
 
     def __init__(self, entries: Iterable[KnownFailure]) -> None:
         stated = {entry.id: entry for entry in entries}

@@ -329,13 +329,13 @@ def _frames_right_below(failure: Failure, failures: Sequence[Failure]) -> tuple[
 
 
 def _follows_from(failure: Failure, known: Sequence[Failure]) -> bool:
-    """Whether an exception was raised while a known one was handled, which stands right above it."""
+    """Whether an exception was raised while handling a known one, whose traceback is right above it."""
     above = [f for f in known if f.place.file == failure.place.file and f.place.line < failure.place.line]
     return failure.chained and any(failure.place.line - (f.place.line + f.lines) <= _CHAIN_LINES for f in above)
 
 
 def _belongs_to(hit: Hit, failure: Failure, library: Library) -> bool:
-    """Whether a known line stands in a failure, or right under it as the second line of its message does.
+    """Whether a known line is inside a failure, or right below it, as the second line of its message is.
 
     A symptom in the line that begins a traceback announces the exception at its end and does not explain it.
     """

@@ -89,7 +89,7 @@ class Scanner:
 
 
 class LogReader:
-    """The state of reading one log: what was kept, what was spent, where the last line stood."""
+    """The state of reading one log: matches kept, time spent, position of the last line."""
 
     def __init__(self, scanner: Scanner, source: LogSource) -> None:
         self._scanner = scanner

@@ -1,4 +1,4 @@
-"""What the process of a replica is told; `rldbg serve up` has flags of the same names."""
+"""Settings of a replica process; `rldbg serve up` has flags of the same names."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -254,5 +254,5 @@ def _place(call: ShellCall) -> str:
 
 
 def _once(findings: Sequence[Finding]) -> list[Finding]:
-    """The same thing at the same place is told once."""
+    """Reports the same finding at the same place once."""
     return list({(finding.id, finding.where): finding for finding in findings}.values())

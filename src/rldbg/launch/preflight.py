@@ -69,7 +69,7 @@ def preflight(explanation: LaunchExplanation, request: Request) -> Preflight:
 
 
 def ask_interpreter(command: Command) -> Interpreter | None:
-    """What the interpreter of a training has installed; None when it is not at hand."""
+    """What the interpreter of a training has installed; None if it is not available here."""
     program = command.program.interpreter
     path = command.call.environment.get("PATH")
     place = any(peeled.launcher.place != "here" for peeled in command.program.launchers)

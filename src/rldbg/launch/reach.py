@@ -22,7 +22,7 @@ SENTINEL = "RLDBG_RUN"
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The method for options, the method for variables, and what stands in the way."""
+    """The method for options, the method for variables, and obstacles."""
 
     options: str
     environment: str

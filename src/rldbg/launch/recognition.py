@@ -53,7 +53,7 @@ class Command:
     kind: CommandKind
     profile: LaunchProfile
     via: tuple[ShellCall, ...] = ()
-    """Commands behind which this one stands (`srun`, `ssh`), outermost first."""
+    """The launchers that start this command (`srun`, `ssh`), outermost first."""
 
     @property
     def options(self) -> dict[str, str]:

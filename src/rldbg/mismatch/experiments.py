@@ -22,7 +22,7 @@ from rldbg.weights import is_adapter, read_adapter
 # A change is the cause if it leaves at most this part of the gap and no other change leaves less than four times that.
 _CLOSED = 0.1
 _MARGIN = 4.0
-# Rounding that does not repeat exactly is told by correlation.
+# Rounding that does not repeat exactly is recognised by correlation.
 _ALIKE = 0.5
 _ALIKE_MARGIN = 0.1
 
@@ -128,7 +128,7 @@ def _of_checkpoint(folder: Path, rows: list[ScoredRow]) -> ScoringModel:
 
 
 def _packed_before(table: TokenTable, step: int) -> dict[SampleId, tuple[np.ndarray, ...]]:
-    """By sample, the tokens of those that stand before it in the trainer's micro-batch."""
+    """By sample, the tokens of the samples before it in the trainer's micro-batch."""
     side = table.sides[step]
     found: dict[SampleId, tuple[np.ndarray, ...]] = {}
     for kind in ("batch_inputs", "old_log_probs", "forward_data"):

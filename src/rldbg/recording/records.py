@@ -18,7 +18,7 @@ OTHER_MODEL = 1_000_000
 
 
 class RecordKey(NamedTuple):
-    """Where a record stands. The order of the fields is the sort order everywhere."""
+    """The key of a record. The order of the fields is the sort order everywhere."""
 
     kind: str
     step: int

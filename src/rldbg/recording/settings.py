@@ -1,6 +1,6 @@
 """The blocks of a recipe that the recorded plane reads: `debug:` and `rollout_worker:`.
 
-The same `debug:` block stands behind YAML, WEAVER_DEBUG_DUMP_*, RLDBG_RECORD_* and keywords. Unknown or mistyped keys
+YAML, WEAVER_DEBUG_DUMP_*, RLDBG_RECORD_* and keywords all set the same `debug:` block. Unknown or mistyped keys
 fail with the nearest valid name. Every other block of another framework's recipe is left alone.
 """
 

@@ -35,7 +35,7 @@ class Trajectory:
 
     @cached_property
     def prompt_length(self) -> int:
-        """How many tokens stand before the first one that is trained on."""
+        """How many tokens come before the first trained one."""
         (trained,) = self.loss_mask.nonzero()
         return int(trained[0]) if len(trained) else len(self.tokens)
 

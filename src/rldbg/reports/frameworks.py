@@ -66,7 +66,7 @@ def hooks_of_run(processes: Sequence[Mapping[str, Any]], findings: Sequence[Find
 
 
 def _hook_lines(hooks: Sequence[HookState]) -> Iterator[Text]:
-    """Each hook with its state and how that was found out; a reason that several share stands above them."""
+    """Each hook with its state and how that was found out; a reason that several share is shown above them."""
     for (state, reason), group in groupby(hooks, lambda each: (each.state, each.how if each.state != "found" else "")):
         alike = list(group)
         style = _STYLES.get(state, "dim")

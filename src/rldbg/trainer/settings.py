@@ -38,9 +38,9 @@ class DataSettings:
     prompts_per_step: int = setting(32, at_least=1)
     samples_per_prompt: int = setting(8, at_least=1)
     max_turns: int = setting(1, at_least=1)
-    """Attempts per sample; after a wrong answer it is told so and tries again for half the reward."""
+    """Attempts per sample; each further attempt is worth half the reward."""
     feedback: Literal["no", "tool"] = "no"
-    """What a wrong answer is told: that it is wrong, or a tool's reply (the last digit of the right one) and the
+    """The reply to a wrong answer: that it is wrong, or a tool's reply (the last digit of the right answer) and the
     question again."""
 
     @property

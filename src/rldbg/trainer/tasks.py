@@ -1,4 +1,4 @@
-"""The problems a run is trained on: a seeded stream of prompts, how answers are scored, and what a wrong one is told.
+"""The problems a run is trained on: a seeded stream of prompts, how answers are scored, and the reply to a wrong one.
 
 Group ids name the problem and how often it has come up (`3+4#0`), so they are the same in every run with the same
 data and seed, and no two groups of a run share one.
@@ -102,7 +102,7 @@ def score(turn: int, right: bool) -> float:
 
 
 def feedback(problem: Problem, how: str) -> str:
-    """What a sample is told after a wrong answer when it may try again."""
+    """The reply to a wrong answer when the sample may try again."""
     return f" calc .{problem.answer[-1]} {problem.prompt}" if how == "tool" else " no "
 
 

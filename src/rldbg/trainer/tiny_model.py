@@ -40,7 +40,7 @@ class Configuration:
     num_experts_per_tok: int = 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Without experts no word of them: programs take a model that says how many it chooses for a mixture."""
+        """Without experts, no key mentions them: programs take any model with such keys for a mixture."""
         words = {name: value for name, value in asdict(self).items() if self.num_experts or "experts" not in name}
         return words | {"model_type": "llama"}
 

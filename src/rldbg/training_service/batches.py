@@ -22,7 +22,8 @@ MICRO_BATCH_POSITIONS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """Datums as padded tensors. Values of a token stand where it is predicted; inputs are 0 wherever the mask is."""
+    """Datums as padded tensors. Values of a token are at the position that predicts it; inputs are 0 wherever the mask
+    is."""
 
     datums: tuple[Datum, ...]
     prompts: tuple[int, ...]  # how many tokens of each datum stand in the prompt's columns

@@ -50,7 +50,7 @@ class Datum:
 
     @property
     def prompt_length(self) -> int:
-        """How many tokens stand before the first one that is trained on; 1 when nothing says which that is.
+        """How many tokens come before the first trained one; 1 if it is not known.
 
         A datum whose advantages are all 0 has its answer where log probs were sampled: clients send 0 for the prompt's.
         """
@@ -61,7 +61,7 @@ class Datum:
 
     @property
     def leading(self) -> int:
-        """How many tokens stand before the first that can count in a loss: without a mask all but the first can."""
+        """How many tokens come before the first that can count in a loss: without a mask all but the first can."""
         return self.prompt_length if self.has_mask else 1
 
     @property

@@ -1,4 +1,4 @@
-"""What the process of a training service is told; `rldbg serve up --backend train` has flags of the same names."""
+"""Settings of a training service process; `rldbg serve up --backend train` has flags of the same names."""
 
 from dataclasses import dataclass
 from pathlib import Path

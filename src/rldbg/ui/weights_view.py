@@ -50,6 +50,6 @@ def weights_view(recording: Recording) -> dict[str, Any]:
 
 
 def layer_of(name: str) -> str:
-    """`layer 7` for what stands in one; else the tensor's own name without its last part."""
+    """`layer 7` for a tensor in a layer; else the tensor's name without its last part."""
     found = _LAYER.search(name)
     return f"layer {found[2]}" if found else name.rpartition(".")[0] or name

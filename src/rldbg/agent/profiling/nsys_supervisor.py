@@ -103,7 +103,7 @@ class Supervisor:
         under, options = self._under, nsys_options(self._plan, self._under.mode)
         program = self._program
         if under.mode == "session":
-            # `launch` takes what is traced; what is sampled and where it goes is said when the window opens.
+            # `launch` takes what is traced; sampling options and the output path are given when the window opens.
             traced = [word for at, word in enumerate(options) if word == "-t" or (at and options[at - 1] == "-t")]
             traced += [word for word in options if word.startswith("--trace=")]
             return [under.nsys, "launch", f"--session-new={under.session}", *traced, *program]

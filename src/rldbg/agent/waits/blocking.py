@@ -60,7 +60,7 @@ def _lock(call: Call, value: Object | None) -> Wait:
 
 
 def _begun(call: Call, looking: Looking) -> Wait:
-    """The send or receive whose end is waited for, where the function at hand began it; else any operation."""
+    """The send or receive that is waited for, if the current function started it; else any operation."""
     begun = looking.sources.assigned(looking.place, call.name) if looking.place is not None else None
     op = begun.func.attr if begun is not None and isinstance(begun.func, ast.Attribute) else ""
     if begun is None or looking.place is None or op not in ("isend", "irecv"):

@@ -188,7 +188,7 @@ def _coroutines() -> MemoryLayout:
 
 
 def _threads() -> MemoryLayout:
-    """Thread states, and the frames they stand in. A frame starts at the address that its frame object holds."""
+    """Thread states and their current frames. A frame starts at the address that its frame object holds."""
     ctypes.pythonapi.PyInterpreterState_Get.restype = ctypes.c_void_p
     ctypes.pythonapi.PyThreadState_Get.restype = ctypes.c_void_p
     interpreter, state = ctypes.pythonapi.PyInterpreterState_Get(), ctypes.pythonapi.PyThreadState_Get()

@@ -191,7 +191,7 @@ def _wanted(wait: Wait) -> set[str]:
 
 
 def _connections(frames: Sequence[Frame]) -> list[int]:
-    """The descriptors of the sockets that the code at hand uses: the user's, and that of a server's request."""
+    """The descriptors of the sockets that the current functions use: the user's, and that of a server's request."""
     own = [frame for frame in frames if is_users(frame.file) or frame.file.endswith("socketserver.py")]
     named = [value for frame in own for value in frame.locals().values()]
     values = [each for value in named for each in (value, *value.attributes().values(), *value.elements()[:_MOST_HELD])]
@@ -229,7 +229,7 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
 
 
 def _kept_ray_queues(frames: Sequence[Frame]) -> Iterable[tuple[Object, str]]:
-    """Queues that the object at hand keeps: what fills them may be in a method that is not running yet."""
+    """Queues in attributes of the current object: what fills them may be a method that is not running yet."""
     owners = [frame.locals().get("self") for frame in frames if is_users(frame.file)]
     kept = chain.from_iterable(owner.attributes().values() for owner in owners if owner is not None)
     return [(each, "") for each in kept if is_ray_queue(each)]

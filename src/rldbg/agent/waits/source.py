@@ -1,4 +1,4 @@
-"""What the source says at a line: which call stands there, which `with` blocks enclose it, who else uses an object."""
+"""What the source code says about a line: the calls on it, the `with` blocks around it, other uses of an object."""
 
 import ast
 import functools
@@ -44,7 +44,7 @@ class Sources:
         return None
 
     def calls_at(self, frame: Frame) -> list[Call]:
-        """Calls that stand on the line, and the contexts of a `with` that begins there; inner ones first."""
+        """Calls on the line, and the contexts of a `with` that begins there; inner ones first."""
         found: list[Call] = []
         for node in self._on_line(frame):
             if isinstance(node, ast.Call):

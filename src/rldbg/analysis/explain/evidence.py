@@ -42,7 +42,7 @@ class Recomputed:
         return cls(*np.asarray(rows, dtype=np.float64).T)
 
     def to_dict(self, most: int) -> dict[str, Any]:
-        """At most so many numbers, those that differ most, in their order."""
+        """At most that many numbers, those that differ most, in their order."""
         apart = np.abs(np.nan_to_num(self.recorded - self.given, nan=np.inf))
         chosen = np.sort(np.argsort(-apart, kind="stable")[:most])
         columns = {"given": self.given, "recorded": self.recorded, "made": self.made}

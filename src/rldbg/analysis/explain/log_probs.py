@@ -102,7 +102,7 @@ def rounded(quantity: str) -> Hypothesis:
 
 
 def round_to(values: np.ndarray, mantissa_bits: int) -> np.ndarray:
-    """The nearest numbers with so many bits of mantissa."""
+    """The nearest numbers with that many bits of mantissa."""
     fraction, exponent = np.frexp(values)
     nearest: np.ndarray = np.ldexp(np.round(fraction * 2.0**mantissa_bits) / 2.0**mantissa_bits, exponent)
     return nearest

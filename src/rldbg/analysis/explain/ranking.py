@@ -18,7 +18,7 @@ _WORTH_SHOWING = 0.05
 _LOCATES, _DESCRIBES, _NAMES, _SHOWS = range(4)
 
 # fmt: off
-# Read from tokens, masks and ids, which are exact: no fit of real numbers stands against them.
+# Read from tokens, masks and ids, which are exact: they take precedence over any fit of real numbers.
 _SHOWN_BY_IDS = frozenset(
     (
         "environment-changed", "environment-in-mask", "last-answer-only", "mask-lost",

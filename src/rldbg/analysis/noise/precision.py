@@ -58,7 +58,7 @@ def _of_side(histories: Sequence[TensorHistory], number: int) -> float:
 
 
 def _coarsest(records: Sequence[Record], quanta: dict[Update, Counter[int]]) -> str | None:
-    """What is said of most updates that are of a coarse dtype; "" if none is, None where none can be told."""
+    """The coarse dtype of most updates; "" if there is none, None if it cannot be determined."""
     seen = []
     for record in records[:: max(1, len(records) // _UPDATES)]:
         if record.dtype(GRADIENT) == "float32":

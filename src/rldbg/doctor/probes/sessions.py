@@ -44,7 +44,7 @@ def running_sessions() -> list[RaySession]:
 
 
 def _stop_order(process: psutil.Process) -> tuple[bool, int]:
-    """The raylets first: they take leave of the GCS when they end."""
+    """The raylets first: they unregister from the GCS when they end."""
     return "gcs_server" in (process.info["name"] or ""), process.pid
 
 

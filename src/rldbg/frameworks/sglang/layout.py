@@ -86,7 +86,7 @@ def _tags(match: re.Match[str]) -> dict[str, Any]:
 
 
 def _coordinates(meta: Mapping[str, Any]) -> dict[str, int]:
-    """Where the rank stands in each parallel dimension, from whichever framework's parallel info is there."""
+    """The rank's coordinate in each parallel dimension, from whichever framework's parallel info is recorded."""
     place: dict[str, int] = {}
     for key, info in meta.items():
         if key.endswith("_parallel_info") and isinstance(info, Mapping):

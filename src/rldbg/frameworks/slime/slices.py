@@ -104,7 +104,7 @@ def _whole(name: str, slices: Sequence[Any], total: int, response: int, padded: 
 
 
 def places(total: int, response: int, rank: int, size: int, padded: int) -> Iterator[slice]:
-    """Where the values of one rank stand in the response, in the order in which the rank has them."""
+    """The positions of one rank's values in the response, in the order in which the rank has them."""
     chunk = -(-padded // (2 * size))
     first = total - response - 1
     for number in (rank, 2 * size - 1 - rank):

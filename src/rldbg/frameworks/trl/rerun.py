@@ -88,7 +88,7 @@ def _load_parameters(trainer: Any, recording: Recording, rerun: RerunRequest) ->
 
 
 def _saved(run: Path, updates: int) -> Path | None:
-    """The checkpoint that the recorded run saved after so many optimizer steps."""
+    """The checkpoint that the recorded run saved after that many optimizer steps."""
     folders = (
         Path(proof["checkpoints"], f"checkpoint-{updates}") for proof in read_hooks(run) if "checkpoints" in proof
     )

@@ -20,7 +20,7 @@ from rldbg.frameworks.weight_recording import record_served
 
 
 class LaptopServer:
-    """The Ray actor that stands between verl's agent loops and the server."""
+    """The Ray actor between verl's agent loops and the server."""
 
     def __init__(self, config: Any, address: str) -> None:
         self._config = config

@@ -36,7 +36,7 @@ def _nested(rows: "list[torch.Tensor]") -> "torch.Tensor":
 
 
 def _model_output(quantities: Quantities, _given: Mapping[str, Any]) -> "dict[str, torch.Tensor]":
-    """What the engine computes: the value of a token stands one place before it. Entropy where a model computed it."""
+    """What the engine computes: the value of a token is one position before it. Entropy if a model computed it."""
     import torch
 
     output = {}

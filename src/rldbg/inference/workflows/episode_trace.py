@@ -1,4 +1,4 @@
-"""Each episode as one trace: what was said, by whom, what tools did, how long all of it took, and the reward.
+"""Each episode as one trace: messages, tool calls, times and the reward.
 
 `RUN/generated/episodes.jsonl` has one line per episode: {"sample", "samples", "events", "rewards", "failure"}, where
 `samples` are the rows that came of it. Events are in the order in which they began: {"kind", "name", "start_ms",
@@ -103,7 +103,7 @@ def _said(message: Any) -> Any:
 
 
 def _messages(request: Any) -> list[Any]:
-    """What was asked, as messages; token ids are told by their number."""
+    """The request as messages; token ids are shown by their count."""
     for name in ("messages", "input", "prompt", "text", "input_ids"):
         value = request.get(name)
         if value is None:

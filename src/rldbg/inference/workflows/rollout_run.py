@@ -266,7 +266,7 @@ def _argument(value: Any) -> Any:
 
 
 def _check_place(file: Path) -> None:
-    """A batch that cannot be written is said before the episodes run, not after."""
+    """Checks that the batch can be written before the episodes run."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=file.parent):

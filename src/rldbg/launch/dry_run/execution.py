@@ -114,7 +114,7 @@ def _execute(words: dict[str, Any], scratch: Path, limit_s: float) -> DryRun:
 
 
 def _without_stubs(call: ShellCall, bin_folder: Path) -> ShellCall:
-    """`$(which python)` found a stub; the real run would find the real one, so its path is told instead."""
+    """`$(which python)` found a stub; the path of the real program is reported instead."""
     if not any(str(bin_folder) in word for word in call.argv):
         return call
     path = os.pathsep.join(

@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _attempt(name: str, specification: Specification, failures: dict[str, str]) -> int | None:
-    """The script's exit code under this isolation; None when the isolation could not be had."""
+    """The script's exit code under this isolation; None if the isolation is not available."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -124,7 +124,7 @@ def _namespaces(specification: Specification, verdict: int) -> None:
         _guarded(lambda: _as_first_process(specification, verdict), verdict)
     os.close(verdict)
     _wait_for_parent()
-    # The start signal goes to this process; it is handed on, because inside a PID namespace the first one is apart.
+    # The start signal goes to this process, which passes it on: the first process of a PID namespace is special.
     with contextlib.suppress(ProcessLookupError):
         os.kill(first, signal.SIGUSR1)
     os._exit(_shell_code(os.waitpid(first, 0)[1]))

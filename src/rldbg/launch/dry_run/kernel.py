@@ -68,7 +68,7 @@ def bind_read_only(source: str, target: str) -> None:
 
 
 def enter_root(path: str) -> None:
-    """Makes `path` the root directory and lets go of the old one."""
+    """Makes `path` the root directory and unmounts the old one."""
     number = _SYS_PIVOT_ROOT.get(platform.machine())
     if number is None:
         raise OSError(0, f"pivot_root is not known on {platform.machine()}")

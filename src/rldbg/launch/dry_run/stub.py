@@ -1,6 +1,6 @@
 """What a stub that is more than a no-op does in a dry run, after its call has been noted.
 
-Programs that start others (`srun`, `ray job submit`, `docker run`) hand on to the command they would start, which is
+Programs that start others (`srun`, `ray job submit`, `docker run`) pass on to the command they would start, which is
 a stub again: so the training command behind them is seen as well. Questions (`scontrol show hostnames`,
 `hostname -I`, `git rev-parse`) are answered, because scripts build their arguments from the answers.
 """
@@ -32,7 +32,7 @@ RECORDED = word_set(
     "micromamba poetry pdm rye pixi pipenv hatch numactl taskset pkill killall fuser rm shutdown reboot scontrol "
     "squeue scancel sinfo sacct nvidia-smi git hostname sleep tmux screen"
 )
-"""Commands whose calls are noted. Those in ALWAYS stand in even where the machine does not have them."""
+"""Commands whose calls are noted. Those in ALWAYS have a stub even if the machine does not have them."""
 
 ALWAYS = word_set("python python3 uv ray torchrun deepspeed accelerate rm pkill killall sleep hostname")
 
@@ -98,7 +98,7 @@ def respond(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
     if peeled is None or not peeled.inner:
         return StubReply()
     if is_interpreter(peeled.inner[0]) and peeled.launcher.starts in ("python", "uv"):
-        # The interpreter is the launcher's choice, not a word of the script.
+        # The launcher chooses the interpreter, not the script.
         return StubReply()
     if peeled.launcher.place in ("container", "host"):
         return _elsewhere(peeled.inner)

@@ -171,7 +171,7 @@ class BreakTable:
                 each.verified[process.who] = True
 
     def lines_in(self, process: Process, path: str) -> list[dict[str, Any]]:
-        """The breakpoints of one file, as the debuggee is told them."""
+        """The breakpoints of one file, as they are sent to the debuggee."""
         paths = self._paths.get(process.number, {})
         return [_line(each) for each in self.meant_for(process) if each.file and paths.get(each.file) == path]
 

@@ -108,7 +108,7 @@ class ExceptionHolds:
         return {}
 
     def _may_come(self, whose: Sequence[str]) -> bool:
-        """Whether one of them is not here yet, or is here and has not said how it stands; never for our own holds."""
+        """Whether one of them has not connected yet, or has not reported its state; never for our own holds."""
         known = {each.who: each for each in self._processes}
         return any(who not in known or (known[who].is_alive and known[who].crash is None) for who in whose)
 

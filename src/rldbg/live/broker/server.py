@@ -189,7 +189,7 @@ class Broker:
             await self._stopping(process, announced)
             assert process.declared is not None
             process.declared.session = number
-        # Stepping never enters the agent's own code, except for the file in which a thread may be standing.
+        # Stepping never enters the agent's own code, except for the file in which a thread may be stopped.
         folder = str(about.get("agent_folder") or "")
         rules = [{"path": folder, "include": False}, {"path": f"{folder}/halt.py", "include": True}] if folder else []
         await self.state.sessions.hold(

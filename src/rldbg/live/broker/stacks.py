@@ -47,7 +47,7 @@ async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) ->
 
 
 async def keep_stacks(processes: ProcessTable, run: Path, files: KeptFiles) -> None:
-    """Where every process stands when the first one has crashed: RUN/stacks/at_first_crash.json."""
+    """Saves the stacks of all processes at the first crash: RUN/stacks/at_first_crash.json."""
     file = run / "stacks" / "at_first_crash.json"
     alive = [process for process in processes if process.is_alive and not process.facts.get("idle")]
     stacks = await asyncio.gather(*(stack_of(process, processes, {"flight_record": True}) for process in alive))

@@ -17,7 +17,7 @@ _FOREIGN_PATHS = {name: (name,) for name in ("logprobs", "policy_versions")}
 
 @dataclass(frozen=True, slots=True)
 class RowsForm:
-    """Where the fields of a kind stand: `paths` inside each sample's dictionary, `beside` next to the list of them."""
+    """Where the fields of a kind are: `paths` inside each sample's dictionary, `beside` next to the list of samples."""
 
     list_key: str
     count_key: str

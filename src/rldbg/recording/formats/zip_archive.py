@@ -136,7 +136,7 @@ def _directory_span(buffer: memoryview) -> tuple[int, int, int]:
 
 
 def _widen(extra: memoryview, size: int, packed_size: int, offset: int) -> tuple[int, int, int]:
-    """The 64-bit values of a zip64 entry, which stand in its extra field in place of 0xFFFFFFFF."""
+    """The 64-bit values of a zip64 entry, which its extra field holds in place of 0xFFFFFFFF."""
     values = [size, packed_size, offset]
     if 0xFFFFFFFF not in values:
         return size, packed_size, offset

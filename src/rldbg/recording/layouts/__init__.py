@@ -32,7 +32,7 @@ def only_recording_below(tree: Tree) -> str | None:
 
 
 def _recordings_below(tree: Tree) -> list[str]:
-    """Folders below a local root that are recordings themselves: the uppermost ones, of the first so many."""
+    """Folders below a local root that are recordings themselves: the uppermost ones, up to a limit."""
     if not isinstance(tree, LocalTree):
         return []
     found: list[str] = []

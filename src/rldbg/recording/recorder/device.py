@@ -117,7 +117,7 @@ class TransferBatch:
         return [_Copy(_bytes(tensor), target) for tensor, target in zip(self._tensors(), targets, strict=True)]
 
     def _tensors(self) -> list[Any]:
-        """The caller's tensors, let go of: what travels is held by the transfer."""
+        """Releases the caller's tensors: the transfer holds its own copies."""
         tensors = [copy.tensor for copy in self._pending]
         for copy in self._pending:
             copy.tensor = None
@@ -205,7 +205,7 @@ class Transfer:
             self.copied.record(side)
 
     def finish(self) -> None:
-        """Waits until the bytes are in host memory, then lets the clones go."""
+        """Waits until the bytes are in host memory, then frees the clones."""
         self.begin()
         self.copied.synchronize()
         self._copies = []

@@ -1,4 +1,4 @@
-"""Which parameters of a model are recorded, and what is said about each of them.
+"""Which parameters of a model are recorded, and the facts recorded with each.
 
 Statistics and hashes are computed by the writer threads from the copy, not on the training thread or the device.
 """
