@@ -117,7 +117,7 @@ class TransferBatch:
         return [_Copy(_bytes(tensor), target) for tensor, target in zip(self._tensors(), targets, strict=True)]
 
     def _tensors(self) -> list[Any]:
-        """Releases the caller's tensors: the transfer holds its own copies."""
+        """Returns the tensors and drops the references to them, so that their memory is freed after the copy."""
         tensors = [copy.tensor for copy in self._pending]
         for copy in self._pending:
             copy.tensor = None
