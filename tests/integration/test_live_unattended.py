@@ -103,3 +103,36 @@ def test_a_second_sigterm_ends_the_run_at_once(tmp_path):
         run.send_signal(signal.SIGTERM)
         assert run.wait(60) == 128 + signal.SIGKILL
     until(lambda: not psutil.pid_exists(child), "the program's own child to end")
+
+
+LEAVES_A_PROCESS = """
+import os, pathlib, signal, sys, time
+if os.fork() == 0:
+    sys._rldbg_agent._link.wait_connected()
+    signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
+    pathlib.Path("up").write_text(str(os.getpid()))
+    while True:
+        time.sleep(0.05)
+time.sleep(600)
+"""
+
+
+def test_a_process_that_outlives_its_program_ends_with_the_run(tmp_path):
+    (tmp_path / "train.py").write_text(LEAVES_A_PROCESS)
+    command = [sys.executable, "-m", "rldbg", "run", "--run", "run", "--no-doctor", "--", "python", "train.py"]
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), **options) as run:
+        child = int(until(lambda: (tmp_path / "up").exists() and (tmp_path / "up").read_text(), "the program"))
+        broker = json.loads((tmp_path / "run" / "broker.json").read_text())["pid"]
+        # WHEN the program ends by the first signal, and a process that it forked does not
+        run.send_signal(signal.SIGTERM)
+        until(lambda: (tmp_path / "asked").exists(), "the signal that is passed on")
+        # THEN the second signal ends that one, and nothing keeps the broker
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == 128 + signal.SIGTERM
+    until(lambda: not _runs(child) and not _runs(broker), "the forked process and the broker to end")
+
+
+def _runs(pid):
+    """A container may have nobody who buries the dead."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

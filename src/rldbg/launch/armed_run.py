@@ -150,6 +150,7 @@ def _run_to_its_end(
             started=monitor.follow,
             tick=tick,
             asked_to_end=asked_to_end,
+            left_over=monitor.left_over,
             output=(output.stdout, output.stderr),
         )
         tripwire.close()

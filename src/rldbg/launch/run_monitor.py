@@ -5,6 +5,7 @@ Facts that are lost when the run ends, such as Ray's log folders, are noted.
 import contextlib
 import re
 import shlex
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,17 @@ class RunMonitor:
         if self._client is not None:
             with contextlib.suppress(UnreachableError):
                 self._client.request("ending", signal=signal, timeout_s=_ANSWER_S)
+
+    def left_over(self) -> list[int]:
+        """Processes of this host that are still connected to the broker, and so keep it alive."""
+        if self._client is None:
+            return []
+        try:
+            processes = self._client.request("ps", timeout_s=_ANSWER_S)["processes"]
+        except UnreachableError:
+            return []
+        here = socket.gethostname()
+        return [int(each["pid"]) for each in processes if each["state"] != "exited" and each["host"] == here]
 
     def finish(self) -> list[Finding]:
         """The last look, and what it says about breakpoints that were never reached."""
