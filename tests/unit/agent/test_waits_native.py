@@ -115,6 +115,38 @@ def test_native_frames_do_not_make_a_thread_look_as_if_it_moved():
     assert main["wait"]["kind"] == "sleep" and not main.get("moved"), entry
 
 
+FILLED = """
+import queue, threading, time
+filled, empty = queue.Queue(), queue.Queue()
+def fill():
+    while True:
+        filled.put(1)
+        time.sleep(0.01)
+threading.Thread(target=fill, daemon=True).start()
+threading.Thread(target=lambda: print(empty.get()), name="stuck", daemon=True).start()
+print(flush=True)
+while True:
+    filled.get()
+"""
+
+
+def test_who_gets_what_it_waits_for_again_and_again_goes_on(tmp_path):
+    (tmp_path / "job.py").write_text(FILLED)
+    with subprocess.Popen([sys.executable, tmp_path / "job.py"], stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        try:
+            # Until it is seen where it waits, not where it puts an item away.
+            for _ in range(100):
+                (entry,) = look([child.pid], apart_s=0.2, children=False)
+                threads = {thread["thread"]: thread for thread in entry["threads"]}
+                main, stuck = threads["MainThread"], threads["stuck"]
+                if main["wait"]["kind"] == stuck["wait"]["kind"] == "queue_get":
+                    break
+        finally:
+            child.kill()
+    assert main.get("moved") and not stuck.get("moved"), entry
+
+
 def test_a_helper_of_a_rank_is_not_that_rank():
     def process(pid, parent, rank):
         return {"pid": pid, "parent": parent, "rank": rank, "role": "train", "who": f"train/{rank}"}

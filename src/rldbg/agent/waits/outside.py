@@ -25,6 +25,8 @@ from .snapshot import frame_facts, snapshot
 from .source import Sources
 from .spied import SpiedProcess, find_py_spy, spied_threads
 
+_ENDED_BY_WAKING = frozenset({"lock", "queue_get", "queue_put", "event", "semaphore", "barrier", "pipe"})
+
 
 def main() -> None:
     request = json.loads(sys.argv[1])
@@ -148,7 +150,8 @@ class _Looks:
 
 
 def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
-    """Marks the threads that are running, by their frames or CPU time; a wait for a GPU uses CPU time as well."""
+    """Marks the threads whose frames, processor time or wake-ups say that they go on; a wait for a GPU takes time as
+    well, and py-spy wakes whom it looks at."""
     first = {thread["native"]: thread for thread in before.get("threads") or []}
     old_children, children = ({child["pid"] for child in each.get("children") or []} for each in (before, after))
     after["replaced_children"] = bool(old_children) and not old_children & children
@@ -160,9 +163,15 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
         used_s = (thread["kernel"].get("cpu", 0) - old["kernel"].get("cpu", 0)) / ticks
         if used_s > 0.5 * apart_s and thread["wait"]["kind"] != "cuda":
             thread["wait"] = {"kind": "computing"}
-        elif _places(old) != _places(thread):
+        elif _places(old) != _places(thread) or (not before.get("spied") and _was_woken(old, thread)):
             thread["moved"] = True
     return after
+
+
+def _was_woken(old: Facts, thread: Facts) -> bool:
+    """It got what it waited for, and waits for the next. Who waits for a condition may find nothing changed."""
+    before, now = old["kernel"].get("wakes"), thread["kernel"].get("wakes")
+    return thread["wait"]["kind"] in _ENDED_BY_WAKING and None not in (before, now) and before != now
 
 
 def _places(thread: Facts) -> list[Any]:

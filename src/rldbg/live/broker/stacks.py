@@ -30,6 +30,7 @@ async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) ->
     pid, is_here = int(process.facts.get("pid") or 0), process.facts.get("host") == os.uname().nodename
     if found.get("threads") and wanted.get("waits") and is_here and may_wait_for_gpu(pid, found["threads"]):
         await asyncio.to_thread(add_native_waits, pid, found["threads"])
+        found["spied"] = True
     if found.get("threads") and not wanted.get("native"):
         return entry | found
     if wanted.get("waits") and is_here:
@@ -39,7 +40,8 @@ async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) ->
         if may_wait_for_interpreter(seen["threads"]):
             await asyncio.to_thread(add_native_waits, pid, seen["threads"])
         if seen["threads"]:
-            return entry | found | {name: seen[name] for name in _SEEN} | {"unanswered": "", "source": seen["source"]}
+            more = {"unanswered": "", "source": seen["source"], "spied": True}
+            return entry | found | {name: seen[name] for name in _SEEN} | more
     threads = await _spy(process, everyone, wanted)
     if isinstance(threads, str):
         return entry | found | {"unanswered": f"{found.get('unanswered', '')}; {threads}".strip("; ")}
