@@ -36,7 +36,8 @@ class RayResources:
         return f": it asks for {asked}; the node with the most has {free} free{self._users(plain)}"
 
     def _users(self, wanted: Mapping[str, float]) -> str:
-        """The users of the scarce resource: live actors, and tasks that run and do not wait."""
+        """Who has what no node has enough of: actors as long as they live, tasks while they run and do not wait, and
+        placement groups, whether somebody uses them or not."""
         alive = [node["free"] for node in self._ray["nodes"] if node["alive"]]
         scarce = [name for name, amount in wanted.items() if all(free.get(name, 0) < amount for free in alive)]
         actors = [actor for actor in self._ray["actors"] if actor["state"] == "ALIVE"]
@@ -44,8 +45,11 @@ class RayResources:
         using = Counter(
             str(each["name"] or each.get("class_name"))
             for each in (*actors, *tasks)
-            if any((each["required_resources"] or {}).get(name) for name in scarce)
+            # Those in a placement group have it from there.
+            if not each["placement_group_id"] and any((each["required_resources"] or {}).get(name) for name in scarce)
         )
+        groups = [group for group in self._ray["placement_groups"] if group["state"] == "CREATED"]
+        using.update(group_label(group) for group in groups if any(_all_bundles(group).get(name) for name in scarce))
         words = [f"{name} ({count} times)" if count > 1 else name for name, count in using.most_common(3)]
         return f"; in use by {', '.join(words)}{' and others' if len(using) > 3 else ''}" if using else ""
 
