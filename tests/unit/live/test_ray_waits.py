@@ -77,6 +77,44 @@ def test_who_has_what_is_missing_is_named():
     assert "0 of 4 CPU free; in use by Worker (2 times), pack" in said and "load" not in said and "logger" not in said
 
 
+def test_a_placement_group_that_has_what_is_missing_is_named():
+    group = {"placement_group_id": "g", "name": "train", "state": "CREATED", "bundles": [{"CPU": 1.0}] * 3}
+    inside = _actor("trainer", 1, required_resources={"CPU": 1.0}, placement_group_id="g")
+    late = _actor("evaluator", None, "PENDING_CREATION", required_resources={"CPU": 2.0})
+    tasks = [_task("call", "RUNNING", 2), _task("E.ping", "PENDING_NODE_ASSIGNMENT", None, "evaluator", parent="call")]
+    view = _view([inside, late], tasks, [group], free={"CPU": 1.0})
+    said = _verdicts([_worker("caller", 2, "call", WAITING | {"tasks": ["E.ping"]})], view)
+    assert said.endswith(
+        "it asks for 2 CPU; the node with the most has 1 of 4 CPU free; in use by placement group train"
+    )
+
+
+def test_who_calls_a_dead_actor_again_and_again_is_told_of_its_death():
+    died = {"actor_died_error_context": {"error_message": "worker exited with code 9"}}
+    dead = _actor("engine", 3, "DEAD", death_cause=died)
+    tasks = [_task("Collector.collect", "RUNNING", 1, "collector"), _task("Engine.generate", "FAILED", 3, "engine")]
+    polls = "that tries `ray.get(self.engine.generate.remote())` again after each RayActorError"
+    collector = _worker("collector", 1, "collect", {"kind": "sleep", "polls": polls})
+    waiting = _worker("driver", 2, "main", WAITING | {"tasks": ["Collector.collect"]})
+    said = _verdicts([waiting, collector], _view([_actor("collector", 1), dead], tasks))
+    assert "again after each RayActorError; actor engine has died: worker exited with code 9) at job.py:5" in said
+    # AND nothing of it where the method has not failed, or the actor lives
+    for state, actor in (("FINISHED", dead), ("FAILED", _actor("engine", 3))):
+        others = [tasks[0], _task("Engine.generate", state, 3, "engine")]
+        assert "has died" not in _verdicts([waiting, collector], _view([_actor("collector", 1), actor], others))
+
+
+def test_a_result_that_is_not_here_though_its_task_has_ended_is_told_with_its_node():
+    tasks = [_task("main", "RUNNING", 1), _task("weights", "FINISHED", 9, parent="main") | {"node_id": "far"}]
+    view = _view([], tasks)
+    view["nodes"].append(view["nodes"][0] | {"node_id": "far", "host": "gpu7", "alive": False})
+    said = _verdicts([_worker("driver", 1, "main", WAITING | {"tasks": ["weights"]})], view)
+    assert "for the result of weights; weights has finished on node gpu7, which Ray has lost" in said
+    view["nodes"][1]["alive"] = True
+    said = _verdicts([_worker("driver", 1, "main", WAITING | {"tasks": ["weights"]})], view)
+    assert "weights has finished on node gpu7, and its result has not come from there" in said
+
+
 def test_a_generator_whose_items_nobody_takes_is_named():
     tasks = [
         _task("call", "RUNNING", 1),

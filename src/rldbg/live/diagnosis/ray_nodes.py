@@ -73,6 +73,8 @@ class _Joining:
         for node in self._nodes:
             if node.wait.get("between") == "ray" and not node.edges:
                 self._queue(node)
+            elif node.wait.get("polls"):
+                self._retries(node)
             elif node.waits and node.kind in _MAY_WAIT_FOR_RAY and not node.edges:
                 self._connect(node)
         return [*self._nodes, *self._added.values(), *self._unwaited()]
@@ -85,14 +87,48 @@ class _Joining:
         if not awaited and node.kind != "ray_get":
             return
         pending = [task for task in awaited if task["state"] not in _DONE]
-        if not pending:
+        if not pending and not (awaited and self._not_fetched(node, awaited)):
             self._not_a_task(node)
+        if not pending:
             return
         more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
         text = f"the result of {self._title(pending[0])}{more}"
         node.wait = {**node.wait, "kind": "ray_get", "text": text, "lost": ""}
         for task in pending:
             node.edges += self._edges(task)
+
+    def _retries(self, node: Node) -> None:
+        """A loop that calls a method again and again whose actor has died."""
+        called = _REMOTE.search(str(node.wait["polls"]))
+        failed = [
+            actor
+            for task in self._tasks.values()
+            if called and task["state"] == "FAILED" and str(task["name"]).rpartition(".")[2] == called[1]
+            if (actor := self._actors.get(task["actor_id"])) is not None and actor["state"] == "DEAD"
+        ]
+        if failed:
+            dead = self._actor_node(failed[-1])
+            node.activity = f"{node.activity.removesuffix(')')}; {dead.label} {dead.activity})"
+            node.gone = True
+
+    def _not_fetched(self, node: Node, awaited: Sequence[WaitFacts]) -> bool:
+        """Whether the result of a task that has finished elsewhere is waited for: it must come from there."""
+        places = {
+            row["node_id"] for row in self._ray["workers"] if self._place(row["node_id"], row["pid"]) == node.id[:2]
+        }
+        # A host can have several nodes; where Ray does not list the process, none of its host is far.
+        own = places or {node_id for node_id, host in self._hosts.items() if host == node.id[0]}
+        far = [task for task in awaited if task["state"] == "FINISHED" and task["node_id"] not in (None, *own)]
+        if not far:
+            return False
+        task = far[0]
+        lost_nodes = {each["node_id"] for each in self._ray["nodes"] if not each["alive"]}
+        slow = ", and its result has not come from there: see the raylet and the network of that node"
+        why = ", which Ray has lost" if task["node_id"] in lost_nodes else slow
+        where = self._hosts.get(task["node_id"]) or task["node_id"]
+        lost = f"{task['name']} has finished on node {where}{why}"
+        node.wait = {**node.wait, "kind": "ray_get", "text": f"the result of {self._title(task)}", "lost": lost}
+        return True
 
     def _not_a_task(self, node: Node) -> None:
         """Whether a placement group is ready is an object too, and Ray lists no task for it."""
