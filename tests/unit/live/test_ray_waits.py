@@ -115,6 +115,13 @@ def test_a_result_that_is_not_here_though_its_task_has_ended_is_told_with_its_no
     assert "weights has finished on node gpu7, and its result has not come from there" in said
 
 
+def test_a_task_that_ray_starts_again_and_again_is_told_so():
+    for state, pid in (("PENDING_NODE_ASSIGNMENT", None), ("RUNNING", 9)):
+        tasks = [_task("call", "RUNNING", 1), _task("crunch", state, pid, parent="call", attempt_number=4)]
+        said = _verdicts([_worker("caller", 1, "call", WAITING | {"tasks": ["crunch"]})], _view([], tasks))
+        assert "but was started again 4 times so far: its process keeps ending" in said, said
+
+
 def test_a_generator_whose_items_nobody_takes_is_named():
     tasks = [
         _task("call", "RUNNING", 1),

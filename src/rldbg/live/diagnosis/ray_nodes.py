@@ -211,7 +211,8 @@ class _Joining:
             if target is not None and target.kind == "idle" and (begun := self._running(target)):
                 paused = "which is suspended: a generator waits until its items are taken"
                 target.activity = f"is still in {begun[0]['name']}, {paused}"
-            target = target or self._unseen(task, pid)
+            keeps_ending = actor is None and _attempts(task)
+            target = target or (self._task_node(task) if keeps_ending else self._unseen(task, pid))
             return [Edge(target.id, f"runs {method}" if runs else f"should run {method}")]
         return [Edge(self._task_node(task).id, "is that task")]
 
@@ -272,6 +273,9 @@ class _Joining:
             activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
         else:
             activity = f"has not begun ({state})"
+        if (times := _attempts(task)) and "cannot" not in activity:
+            again = "once" if times == 1 else f"{times} times"
+            activity = f"was started again {again} so far: its process keeps ending, and the log of its worker says why"
         node = Node(("ray_task", task["task_id"]), f"task {task['name']}", activity=activity, gone=True)
         return self._added.setdefault(node.id, node)
 
@@ -317,3 +321,8 @@ class _Joining:
                 label = group_label(group)
                 lack = f"it is pending{self._resources.lack_of_group(group)}"
                 yield Node(("ray_group", label), label, wait={"kind": "ray_task", "text": "resources", "lost": lack})
+
+
+def _attempts(task: WaitFacts) -> int:
+    """How often Ray has started a task again."""
+    return int(task.get("attempt_number") or 0)
