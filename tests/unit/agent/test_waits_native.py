@@ -115,6 +115,15 @@ def test_native_frames_do_not_make_a_thread_look_as_if_it_moved():
     assert main["wait"]["kind"] == "sleep" and not main.get("moved"), entry
 
 
+def test_who_waits_for_another_task_of_ray_than_before_goes_on():
+    def seen(*tasks):
+        wait = {"kind": "queue_get", "between": "ray", "tasks": list(tasks)}
+        return {"threads": [{"native": 7, "kernel": {}, "frames": [], "wait": wait}]}
+
+    moved = [mark_moved(seen("a"), after, 1.0)["threads"][0].get("moved") for after in (seen("a"), seen("b"), seen())]
+    assert moved == [None, True, None]
+
+
 FILLED = """
 import queue, threading, time
 filled, empty = queue.Queue(), queue.Queue()

@@ -114,6 +114,25 @@ def test_idle_helpers_of_a_process_that_goes_on_are_not_blamed():
     assert found.kind == "unknown" and "is computing at job.py:7" in found.verdict
 
 
+def test_who_sleeps_again_and_again_works_on_what_is_waited_for_as_a_whole():
+    for slept, severity in (
+        ({"again": True}, "info"),
+        ({"delay_s": 0.1}, "info"),
+        ({"delay_s": 600.0}, "error"),
+        ({}, "error"),
+    ):
+        sleeps = _thread("worker", {"kind": "sleep", "polls": ""} | slept)
+        joins = _thread("MainThread", {"kind": "thread", "thread": "worker", "ident": sleeps["ident"]}, main=True)
+        (found,) = explain([_process(1, joins, sleeps)])
+        assert "is that thread, but sleeps" in found.verdict and found.to_finding().severity == severity
+    # AND who holds a lock meanwhile is not excused
+    holds = _thread("worker", {"kind": "sleep", "polls": "", "again": True})
+    holds["holds"] = [{"key": "0x5", "name": "lock", "file": "/x/job.py", "line": 1, "function": "f"}]
+    wants = {"kind": "lock", "name": "lock", "key": "0x5", "choices": [{"name": "lock", "key": "0x5", "owner": None}]}
+    (found,) = explain([_process(1, _thread("MainThread", wants, main=True), holds)])
+    assert "holds it" in found.verdict and found.to_finding().severity == "error"
+
+
 def test_a_job_of_which_nothing_was_seen_is_not_called_idle():
     (found,) = explain([])
     assert found.verdict == "nothing can be said about the job: no process was found to look at"

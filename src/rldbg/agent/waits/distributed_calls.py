@@ -11,6 +11,9 @@ _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barr
 _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "reduce", "monitored_barrier")
 
 
+_RAY_WORKER = "ray/_private/worker.py"
+
+
 def _ray_get(frame: Frame, looking: Looking) -> Wait:
     refs = frame.variable("object_refs") or frame.variable("ray_waitables") or frame.variable("refs")
     each = refs.elements() or [refs] if refs is not None else []
@@ -26,7 +29,9 @@ def _ray_get(frame: Frame, looking: Looking) -> Wait:
 
 
 def _ray_queue(frame: Frame, looking: Looking) -> Wait:
-    return ray_queue_wait(frame, looking.name(frame.variable("self"), frame.function.rpartition(".")[2]))
+    asking = next((each for each in looking.frames if each.file.endswith(_RAY_WORKER)), None)
+    tasks = _ray_get(asking, looking)["tasks"] if asking is not None else []
+    return ray_queue_wait(frame, looking.name(frame.variable("self"), frame.function.rpartition(".")[2]), tasks)
 
 
 def _placement_group(frame: Frame, looking: Looking) -> Wait:
@@ -119,7 +124,7 @@ DISTRIBUTED_RULES: WaitRules = (
     ("ray/util/placement_group.py", frozenset({"wait"}), _placement_group),
     ("ray/util/queue.py", frozenset({"get", "put"}), _ray_queue),
     ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}), _data_loader),
-    ("ray/_private/worker.py", frozenset({"get", "wait", "get_objects"}), _ray_get),
+    (_RAY_WORKER, frozenset({"get", "wait", "get_objects"}), _ray_get),
     ("torch/cuda/__init__.py", frozenset({"synchronize"}), _cuda),
     ("torch/cuda/streams.py", frozenset({"synchronize", "wait"}), _cuda),
     ("torch/distributed/rendezvous.py", frozenset({"_env_rendezvous_handler", "_tcp_rendezvous_handler"}), _rendezvous),

@@ -116,7 +116,9 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
             # Which ones they are is known to their callbacks alone.
             return {"kind": "some_tasks"}
         elif kind == "sleep" and place is not None:
-            return {"kind": "sleep", "polls": sources.polled(place)}
+            delay = frame.variable("delay")
+            polls, delay_s = sources.polled(place), delay.real() if delay is not None else None
+            return {"kind": "sleep", "polls": polls, "delay_s": delay_s}
         elif kind is not None:
             # Where a queue of another library waits for a condition of its own, the queue is meant.
             queues = [each for each in frames[:user] if kind in ("event", "lock") and queue_of(each) is not None]

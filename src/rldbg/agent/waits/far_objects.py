@@ -211,6 +211,12 @@ class FarObject:
         value: int = sum(part << 30 * at for at, part in enumerate(parts[: min(count, 3)]))
         return -value if negative else value
 
+    def real(self) -> float | None:
+        if self.kind != "float":
+            return self.number()
+        data = self._memory.read(self._address + 16, 8)
+        return float(struct.unpack("<d", data)[0]) if len(data) == 8 else None
+
     def owner(self) -> int | None:
         if self.kind != "RLock":
             return None

@@ -59,6 +59,7 @@ _WITHOUT_FILE = frozenset(
 POLLING = frozenset({"poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"})
 _MOST_POLLED = 8
 _FUTEX_TIMEOUT = 3
+_ENDED_BY_ONE_THING = frozenset({"read", "nanosleep", "clock_nanosleep"})
 _SLEPT = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.M)
 _SERVICE = re.compile(
     r"/ray/(dashboard|_private|core|autoscaler)/|/raylet/raylet|gcs_server|ray-dashboard|ray::(DashboardAgent|RuntimeEnvAgent)"
@@ -68,7 +69,8 @@ _STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "t
 
 def thread_facts(pid: int, tid: int) -> Facts:
     """`state`, `cpu` (clock ticks used), and where the kernel tells: `call`, `arguments`, `file`, `channel`. `wakes`
-    counts how often it has slept, where it is in a call that ends by what it waits for and by nothing else."""
+    counts how often it has slept, where it is in a call that ends by what it waits for and by nothing else, or by
+    time."""
     folder = f"/proc/{pid}/task/{tid}"
     words = read_text(f"{folder}/stat").rpartition(")")[2].split()
     if len(words) < 13:
@@ -81,8 +83,8 @@ def thread_facts(pid: int, tid: int) -> Facts:
         facts["call"] = _NAMES.get(int(call[0]), "")
         arguments = [int(word, 16) for word in call[1:7]]
         facts["arguments"] = arguments
-        endless = facts["call"] == "read" or (facts["call"] == "futex" and not arguments[_FUTEX_TIMEOUT])
-        if endless and (slept := _SLEPT.search(read_text(f"{folder}/status"))):
+        telling = facts["call"] in _ENDED_BY_ONE_THING or (facts["call"] == "futex" and not arguments[_FUTEX_TIMEOUT])
+        if telling and (slept := _SLEPT.search(read_text(f"{folder}/status"))):
             facts["wakes"] = int(slept[1])
         if facts["call"] in POLLING:
             polled = _polled(pid, facts["call"], arguments)

@@ -133,12 +133,12 @@ def is_ray_queue(value: Object | None) -> bool:
     return value is not None and value.kind == "Queue" and "actor" in value.attributes()
 
 
-def ray_queue_wait(frame: Frame, name: str) -> Wait:
-    """In a method of a queue of Ray that takes an item or puts one in."""
+def ray_queue_wait(frame: Frame, name: str, tasks: Sequence[str] = ()) -> Wait:
+    """In a method of a queue of Ray that takes an item or puts one in, which asks its actor by `tasks`."""
     queue, action = frame.variable("self"), "get" if "get" in frame.function.rpartition(".")[2] else "put"
     key = f"{queue.address:#x}" if queue is not None else ""
     wait = {"kind": f"queue_{action}", "type": "Ray queue", "between": "ray", "name": name, "key": key}
-    return wait | {"shared": shared_key(queue), "timeout": has_timeout(frame)}
+    return wait | {"shared": shared_key(queue), "timeout": has_timeout(frame), "tasks": list(tasks)}
 
 
 def shared_key(value: Object | None) -> str:

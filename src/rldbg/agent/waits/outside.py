@@ -13,18 +13,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .blocking import wait_of
 from .chosen import chosen_processes, describe, told_rank, without_inherited_ranks
+from .ended import ended_process
 from .kernel import Facts, children_of, thread_facts, tracing_note
 from .layout import LayoutError, MemoryLayout, measured_layout
+from .looking import Looking
 from .memory import ProcessMemory
 from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
 from .nccl import nccl_notes
 from .places import own_frames
-from .process_views import FarProcess
+from .process_views import FarProcess, ThreadView
 from .snapshot import frame_facts, snapshot
 from .source import Sources
 from .spied import SpiedProcess, find_py_spy, spied_threads
 
+_RAY_TASK_DIGITS = 48
+# What reading a process raises that changes while it is read.
+_CHANGED_MEANWHILE = (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error)
+# Who is woken from these got what it waited for, and waits for the next; a condition may have been notified in vain.
 _ENDED_BY_WAKING = frozenset({"lock", "queue_get", "queue_put", "event", "semaphore", "barrier", "pipe"})
 
 
@@ -78,15 +85,19 @@ class _Looks:
             return {}
         try:
             threads = [replace(thread, frames=own_frames(thread.frames)) for thread in FarProcess(memory).threads()]
+            return {"children": children_of(pid), "threads": [self._glanced(pid, thread) for thread in threads]}
+        except (OSError, LayoutError, *_CHANGED_MEANWHILE):
+            return {}
         finally:
             memory.close()
-        return {
-            "children": children_of(pid),
-            "threads": [
-                {"native": t.native, "frames": list(map(frame_facts, t.frames)), "kernel": thread_facts(pid, t.native)}
-                for t in threads
-            ],
-        }
+
+    def _glanced(self, pid: int, thread: ThreadView) -> Facts:
+        kernel = thread_facts(pid, thread.native)
+        found = {"native": thread.native, "frames": list(map(frame_facts, thread.frames)), "kernel": kernel}
+        if any("/ray/" in frame.file for frame in thread.frames):
+            # A loop over calls of Ray is in the same place each time, for another task.
+            found["wait"] = wait_of(Looking(thread.frames, kernel, self._sources_of(pid), ended_process))
+        return found
 
     def _sources_of(self, pid: int) -> Sources:
         """One set of files per container."""
@@ -110,8 +121,7 @@ class _Looks:
             return entry | {"unanswered": tracing_note(pid)}
         except (OSError, LayoutError) as error:
             reason = str(error)
-        except (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error) as error:
-            # The process changed while it was read.
+        except _CHANGED_MEANWHILE as error:
             reason = f"its memory could not be parsed ({type(error).__name__})"
         if not entry.get("threads"):
             threads = spied_threads(pid, self._py_spy, native=self._native)
@@ -163,15 +173,29 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
         used_s = (thread["kernel"].get("cpu", 0) - old["kernel"].get("cpu", 0)) / ticks
         if used_s > 0.5 * apart_s and thread["wait"]["kind"] != "cuda":
             thread["wait"] = {"kind": "computing"}
-        elif _places(old) != _places(thread) or (not before.get("spied") and _was_woken(old, thread)):
+        elif _places(old) != _places(thread) or _asks_anew(old, thread):
             thread["moved"] = True
+        elif not before.get("spied") and _was_woken(old, thread):
+            if thread["wait"]["kind"] in _ENDED_BY_WAKING:
+                thread["moved"] = True
+            elif thread["wait"]["kind"] == "sleep":
+                thread["wait"]["again"] = True
     return after
 
 
 def _was_woken(old: Facts, thread: Facts) -> bool:
-    """It got what it waited for, and waits for the next. Who waits for a condition may find nothing changed."""
     before, now = old["kernel"].get("wakes"), thread["kernel"].get("wakes")
-    return thread["wait"]["kind"] in _ENDED_BY_WAKING and None not in (before, now) and before != now
+    return None not in (before, now) and before != now
+
+
+def _asks_anew(old: Facts, thread: Facts) -> bool:
+    """It waits for other tasks of Ray than before."""
+    waits = [each.get("wait") or {} for each in (old, thread)]
+    # From outside, objects of Ray as they are in memory: each begins with the number of its references.
+    before, now = (
+        [str(task)[16 * (len(task) > _RAY_TASK_DIGITS) :] for task in wait.get("tasks") or ()] for wait in waits
+    )
+    return bool(before and now) and before != now
 
 
 def _places(thread: Facts) -> list[Any]:

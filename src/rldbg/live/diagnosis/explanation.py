@@ -26,6 +26,9 @@ _FIXES = {
 }
 
 
+_WHOLE = frozenset({"is awaited", "is that process", "is that thread", "is at the other end"})
+
+
 def explain(
     stacks: Sequence[Message], *, before: Sequence[Message] = (), ray: Mapping[str, Any] | None = None
 ) -> list[HangDiagnosis]:
@@ -95,12 +98,26 @@ def _diagnosis(ways: Sequence[Sequence[Node]]) -> HangDiagnosis:
     if last.wait.get("polls"):
         # A polling loop may be normal, unless another process waits for it.
         kind = "polling" if len(way) > 1 else "unknown"
+    if kind == "sleep" and len(way) > 1 and _sleeps_again(last) and _completes(way[-2], last):
+        kind = "busy"
     alike = not ring or len({node.kind for node in way}) == 1
     fix = _FIXES.get(last.kind if ring else kind, "") if alike else ""
     where = "" if ranks else ", ".join(dict.fromkeys([*(node.label for node in way), *others]))
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     same = f"; so {'does' if len(others) == 1 else 'do'} {', '.join(others[:3])}{more}" if others else ""
     return HangDiagnosis(sentence(way) + same, kind, ranks, (), (fix,) if fix else (), where)
+
+
+def _sleeps_again(node: Node) -> bool:
+    """Not in one long sleep: it was woken between two looks, or would have been."""
+    delay_s = node.wait.get("delay_s")
+    return bool(node.wait.get("again")) or (delay_s is not None and delay_s < LOOKS_APART_S)
+
+
+def _completes(waiting: Node, other: Node) -> bool:
+    """Whether the wait ends with what the other does as a whole: whoever sleeps again and again is at it."""
+    relations = [edge.relation for edge in waiting.edges if edge.target == other.id]
+    return any(each.startswith("runs ") or each in _WHOLE for each in relations)
 
 
 def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:
