@@ -160,8 +160,8 @@ class _Looks:
 
 
 def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
-    """Marks the threads whose frames, processor time or wake-ups say that they go on; a wait for a GPU takes time as
-    well, and py-spy wakes whom it looks at."""
+    """Marks the threads that are running, by their frames, CPU time or wake-ups. A wait for a GPU uses CPU time as
+    well, and py-spy wakes the threads of the process it inspects."""
     first = {thread["native"]: thread for thread in before.get("threads") or []}
     old_children, children = ({child["pid"] for child in each.get("children") or []} for each in (before, after))
     after["replaced_children"] = bool(old_children) and not old_children & children

@@ -36,8 +36,8 @@ class RayResources:
         return f": it asks for {asked}; the node with the most has {free} free{self._users(plain)}"
 
     def _users(self, wanted: Mapping[str, float]) -> str:
-        """Who has what no node has enough of: actors as long as they live, tasks while they run and do not wait, and
-        placement groups, whether somebody uses them or not."""
+        """The users of the scarce resource: live actors, tasks that run and do not wait, and placement groups, also
+        unused ones."""
         alive = [node["free"] for node in self._ray["nodes"] if node["alive"]]
         scarce = [name for name, amount in wanted.items() if all(free.get(name, 0) < amount for free in alive)]
         actors = [actor for actor in self._ray["actors"] if actor["state"] == "ALIVE"]
