@@ -67,7 +67,7 @@ def _coroutine_name(task: Any) -> str:
 
 
 def _frames(task: Any) -> list[FrameType]:
-    """From the innermost coroutine that it waits in to its own."""
+    """The frames of a task, from the innermost coroutine that it waits in to its own."""
     frames: list[FrameType] = []
     waiting: Any = task.get_coro()
     while waiting is not None:

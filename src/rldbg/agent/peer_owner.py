@@ -34,6 +34,7 @@ def _port(number: int) -> str:
 
 
 def _is_loopback(address: str) -> bool:
-    """As the kernel writes it: 127.0.0.1 byte by byte in the host's order, alone or mapped into IPv6."""
+    """Whether an address, as the kernel writes it, is loopback: 127.0.0.1 in the host's byte order, alone or mapped
+    into IPv6."""
     loopback = int.from_bytes(bytes([127, 0, 0, 1]), sys.byteorder)
     return address.partition(":")[0].endswith(f"{loopback:08X}")

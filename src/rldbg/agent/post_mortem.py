@@ -176,7 +176,8 @@ class PostMortem:
 
 
 def _answer_all(adapter: PostMortemAdapter, channel: Connection, patience_s: float) -> None:
-    """Until the adapter has ended or the broker says farewell. Raises WireError when the broker is lost."""
+    """Answers requests until the adapter has ended or the broker sends a farewell. Raises WireError when the broker is
+    lost."""
     while not adapter.ended:
         message = channel.receive(timeout_s=patience_s)
         if message == FAREWELL:
@@ -187,7 +188,8 @@ def _answer_all(adapter: PostMortemAdapter, channel: Connection, patience_s: flo
 
 
 def _is_worth_a_wait(error: BaseException, where: str) -> bool:
-    """Not for a launcher's report about its ranks, or a program that cannot be loaded: there is nothing to inspect."""
+    """False for a launcher's report about its ranks, or a program that cannot be loaded: there is nothing to
+    inspect."""
     return not is_second_hand(error) and not (isinstance(error, ImportError) and where == "process")
 
 
@@ -208,7 +210,7 @@ def has_users_code(error: BaseException) -> bool:
 
 
 def is_library_file(file: str) -> bool:
-    """Of Ray, of the standard library or of a debugger; another program's folder may be called `ray` too."""
+    """Whether a file belongs to Ray, the standard library or a debugger; a user's folder may be called `ray` too."""
     return (
         is_rays_own(file) or is_tool_file(file) or (file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file)
     )

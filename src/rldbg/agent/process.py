@@ -214,7 +214,8 @@ class Agent:
         self._link.tell("debug_ready", {"session": session, "stop": stop})
 
     def _close_session(self, stops: int) -> dict[str, Any]:
-        """Only if the broker has seen every stop of this process; else one is about to arrive and needs the session."""
+        """Closes the session only if the broker has seen every stop of this process; else one is about to arrive and
+        needs it."""
         with self._debugger.lock:
             if stops < self._stops:
                 return {"closed": False}

@@ -92,7 +92,7 @@ def _actor_facts(worker: Any, actor: Any) -> RayFacts:
 
 
 def _main_frames() -> list[FrameType]:
-    """Of the worker's main thread, outermost first."""
+    """The frames of the worker's main thread, outermost first."""
     return chain(sys._current_frames().get(threading.main_thread().ident or 0))[::-1]
 
 
@@ -127,7 +127,7 @@ def _running_task() -> str:
 
 
 def is_rays_own(file: str) -> bool:
-    """Of the Ray that is imported; the user's folders may be called `ray` too."""
+    """Whether a file belongs to the imported Ray; the user's folders may be called `ray` too."""
     ray = getattr(sys.modules.get("ray"), "__file__", None)
     return file.startswith("python/ray/") or bool(ray and file.startswith(str(Path(ray).parent) + "/"))
 

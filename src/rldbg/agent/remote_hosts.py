@@ -51,7 +51,7 @@ def outward_address() -> str:
 
 
 def _addresses() -> list[str]:
-    """Of this host, without loopback; the one that leads outwards first."""
+    """The addresses of this host without loopback, that of the default route first."""
     found = [_address_towards("10.255.255.255")]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

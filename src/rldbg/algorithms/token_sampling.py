@@ -101,7 +101,7 @@ def _chosen(log_probs_bv: Any, rules: Sequence[SamplingRule], numbers_b: np.ndar
 
 
 def _restricted(log_probs_bv: Any, rules: Sequence[SamplingRule]) -> Any:
-    """With only the top-k tokens, the nucleus and what is likely enough left, normalised again; only rows that ask."""
+    """Log probs restricted by top-k, top-p and min-p and normalised again, for the rows that ask for it."""
     rows = [row for row, rule in enumerate(rules) if rule.temperature > 0 and _restricts(rule)]
     if not rows:
         return log_probs_bv

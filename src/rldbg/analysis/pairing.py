@@ -131,7 +131,7 @@ def _losses(side: Side, step: int, records: list[Record], known: StepSamples) ->
 
 
 def _first_alike(known: StepSamples) -> dict[SampleId, SampleId]:
-    """Of samples with equal tokens, the first."""
+    """Maps samples with equal tokens to the first of them."""
     first: dict[bytes, SampleId] = {}
     return {
         sample: first.setdefault(token_bytes(known.tokens[sample]), sample) for sample in sorted(known.tokens, key=str)

@@ -56,7 +56,8 @@ def route_agreement(side: Side, step: int) -> RouteAgreement | None:
 
 
 def agreement_by_token(engine: np.ndarray, trainer: np.ndarray) -> np.ndarray:
-    """Of one sample's experts [T, layers, k] on both sides: the share of layers in which each token has the same set.
+    """The share of layers in which each token has the same set of experts on both sides, from [T, layers, k] of one
+    sample.
 
     NaN where one of both has no experts of a token.
     """
@@ -79,7 +80,7 @@ def expert_load(side: Side, step: int) -> np.ndarray | None:
 
 
 def _rows(side: Side, kind: str, step: int) -> ExpertRows:
-    """Of passes before any update of the step: later ones route by other weights."""
+    """Rows of passes before any update of the step: later ones route by other weights."""
     found: ExpertRows = {}
     for record in side.not_compared(kind, step):
         if (record.key.epoch, record.key.mini_batch) == (0, 0):

@@ -91,7 +91,7 @@ def _at_the_end(name: str, last: int, a: MetricsByStep, b: MetricsByStep) -> tup
 
 
 def _text(value: Any) -> str:
-    """Not a number is written as null."""
+    """A value as text; NaN is written as null."""
     return "NaN" if value is None else f"{value:.6g}" if is_number(value) else str(value)
 
 

@@ -119,7 +119,8 @@ class Side:
         return found.pop() if len(found) == 1 else 1
 
     def _merge_updates(self) -> None:
-        """Of the optimizer steps after a pass, keeps what was before the first and the parameters after the last."""
+        """Merges optimizer steps after one pass: keeps the records before the first and the parameters after the
+        last."""
         for (kind, _), entries in self._entries.items():
             last = self.updates_per_pass - 1 if kind == "param" else 0
             entries[:] = [entry for entry in entries if entry.mini_batch % self.updates_per_pass == last]

@@ -105,7 +105,7 @@ def rare_ones(quantity: str, tests: Sequence[Test]) -> list[Structure]:
 
 
 def _rows(a: Side, b: Side, step: int, quantity: str) -> Iterator[_Row]:
-    """Of the first pass over each sample, before parameters may have drifted apart within the step."""
+    """Rows of the first pass over each sample, before parameters may have drifted apart within the step."""
     known = [read_tokens(side, step, None if quantity != "log_probs" else (0, 0)) for side in (a, b)]
     pairs = pair_samples(known[0], known[1], StepSamples(a, step), StepSamples(b, step)).to_b
     for one, other in pairs.items():

@@ -117,7 +117,7 @@ def _changed_parameters(a: Capture, b: Capture, first: ModuleDifference) -> dict
 
 
 def aligned(a: list[ModuleOutput], b: list[ModuleOutput]) -> list[OutputPair]:
-    """In the order of A. A module that runs several times is paired run by run."""
+    """Pairs of outputs in the order of A. A module that runs several times is paired run by run."""
     waiting: dict[str, list[ModuleOutput]] = {}
     for item in b:
         waiting.setdefault(item.name, []).append(item)

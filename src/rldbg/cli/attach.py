@@ -93,7 +93,7 @@ def _at_crash_file(path: Path, commands: tuple[str, ...], as_json: bool) -> int:
 def _serve_editors(
     run: Path, who: str, port: int, socket_path: Path | None, launch_json: Path | None, as_json: bool
 ) -> int:
-    """Until interrupted, or until the process has ended."""
+    """Serves editors until interrupted, or until the process has ended."""
     from rldbg.live import EditorPort, launch_configuration, write_launch_configuration
 
     editor = EditorPort(run, who, port, socket_path=socket_path)

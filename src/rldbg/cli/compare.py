@@ -168,7 +168,7 @@ def _tolerances(file: Path | None, atol: float | None, rtol: float | None) -> An
 
 
 def _decoder(path: str | None) -> Callable[[int], str] | None:
-    """From a token id to its text."""
+    """A function from token id to text."""
     if path is None:
         return None
     from rldbg.trainer import load_tokenizer

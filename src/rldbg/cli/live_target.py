@@ -46,7 +46,7 @@ def print_outcomes(processes: list[dict[str, Any]], done: str, *, as_json: bool)
 
 
 def tell_delay(client: "BrokerClient", facts: dict[str, Any]) -> None:
-    """Of a process that runs no Python at the moment and cannot be stopped there: what it waits for."""
+    """Reports what a process waits for that runs no Python at the moment and cannot be stopped yet."""
     from rldbg.live import wait_of
 
     stacks = client.request("stacks", waits=True, timeout_s=120.0)["stacks"]

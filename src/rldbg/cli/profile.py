@@ -211,7 +211,7 @@ def _say_plan(plan: "Plan") -> None:
 
 
 def _say_outcome(profiled: "Profiled") -> None:
-    """On stderr: stdout belongs to the command that was run."""
+    """Prints to stderr: stdout belongs to the command that was run."""
     from rldbg.reports.findings import to_terminal
     from rldbg.reports.profile import closing_lines, outcome_lines
 

@@ -206,7 +206,7 @@ def _conclude(outcome: "RunOutcome", diagnosis: "Diagnosis | None", *, as_json: 
 
 
 def announce(explanation: "LaunchExplanation", findings: "Sequence[Finding]", run: "Run") -> None:
-    """Before anything starts: what is changed, what was found, where it will be written."""
+    """Prints, before anything starts, what is changed, what was found and where it will be written."""
     from rldbg.reports.launch import announcement_lines
 
     print_note(f"rldbg: run folder {run.path}")
@@ -218,7 +218,7 @@ def announce(explanation: "LaunchExplanation", findings: "Sequence[Finding]", ru
 
 
 def _note_findings(findings: "Sequence[Finding]") -> None:
-    """On stderr: stdout belongs to the command that is run."""
+    """Prints to stderr: stdout belongs to the command that is run."""
     from rldbg.reports.findings import to_terminal
 
     console(stderr=True).print(to_terminal(findings))

@@ -27,7 +27,7 @@ class JobFacts:
 
 
 def job_facts(paths: Sequence[str | Path]) -> JobFacts:
-    """From run.json where a run folder was given, else from where the logs lie."""
+    """Facts from run.json if a run folder was given, else from the location of the logs."""
     for path in paths:
         run = _run_file(Path(path))
         if run is None:

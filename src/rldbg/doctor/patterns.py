@@ -69,7 +69,7 @@ class SearchIndex:
 
     @cached_property
     def folded_engine(self) -> Engine:
-        """With the second pieces: for small logs, which a terminal or a mail may have wrapped."""
+        """An engine with the second anchors too: for small logs, which a terminal or a mail may have wrapped."""
         return engine_for(self._every, self._engine_name)
 
     @property

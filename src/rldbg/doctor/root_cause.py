@@ -323,7 +323,7 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
 
 
 def _frames_right_below(failure: Failure, failures: Sequence[Failure]) -> tuple[str, ...]:
-    """Of an exception without a traceback, that of the next process whose own exception was cut off."""
+    """For an exception without a traceback, the frames of the next process whose own exception was cut off."""
     cut = (other for other in failures if other.kind == HEADLESS and other.place.file == failure.place.file)
     return next((f.frames for f in cut if 0 < f.place.line - failure.place.line <= _CHAIN_LINES), ())
 

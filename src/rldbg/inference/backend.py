@@ -102,7 +102,7 @@ class Backend(Protocol):
         """Another name for the weights that are loaded."""
 
     async def fingerprints(self) -> list[Fingerprint]:
-        """Of every tensor that is loaded."""
+        """Fingerprints of every loaded tensor."""
 
     def status(self) -> BackendStatus: ...
 

@@ -69,7 +69,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def pass_on(streams: dict[int, int], log: RedactedLog, asked: int, settled: int) -> None:
-    """Until all inputs have ended. When `asked` is closed, `settled` is closed once everything so far is through."""
+    """Passes output on until all inputs have ended. When `asked` is closed, `settled` is closed once everything so far
+    was passed on."""
     waiting = select.poll()
     for descriptor in (*streams, asked):
         waiting.register(descriptor, select.POLLIN)

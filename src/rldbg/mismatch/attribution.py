@@ -66,7 +66,8 @@ class MismatchReport:
 def explain_mismatch(
     trainer: Recording, rollout: Recording | None = None, *, steps: Iterable[int] | None = None
 ) -> MismatchReport:
-    """Of one run; or of the trainer of one recording and the rollout of another that has the same samples."""
+    """Explains the gap of one run, or of the trainer of one recording and the rollout of another with the same
+    samples."""
     table = table_of_run(trainer, steps) if rollout is None else table_of_pair(trainer, rollout, steps)
     title = trainer.title if rollout is None else f"{trainer.title} and {rollout.title}"
     causes, rest = _attributed(table)

@@ -43,7 +43,7 @@ class Unexplained:
 
     @property
     def apart(self) -> np.ndarray:
-        """Of these, the ones whose log probs differ by more than rounding."""
+        """Unclaimed tokens whose log probs differ by more than rounding."""
         return self.open & (self.size > NOISE)
 
     def take(self, claim: Claim) -> float:

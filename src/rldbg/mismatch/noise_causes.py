@@ -105,7 +105,7 @@ def _scatters(gap: np.ndarray) -> bool:
 
 
 def _is_small(gap: np.ndarray) -> bool:
-    """As a softmax in a coarse dtype leaves it: no more than the steps between large logits."""
+    """Whether the gap is what a softmax in a coarse dtype leaves: at most the spacing of large logits."""
     return bool(float(np.abs(gap).max()) <= _SCATTER)
 
 

@@ -106,7 +106,7 @@ def penalty(state: Unexplained) -> Iterator[Claim]:
 
 
 def _repeated(table: TokenTable, *, prompt_too: bool) -> np.ndarray:
-    """Of each token, whether it occurred before."""
+    """For each token, whether it occurred before."""
     found = np.zeros(len(table), dtype=bool)
     for number, place in enumerate(table.places):
         rows, tokens = table.rows(number), place.tokens.tokens

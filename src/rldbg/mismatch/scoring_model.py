@@ -37,7 +37,7 @@ class ScoringModel:
     def __init__(
         self, model: Any, rows: Sequence[ScoredRow], *, pad_id: int, adapter: LoraAdapter | None = None
     ) -> None:
-        """With an adapter, the model is its base, and gets it merged."""
+        """With an adapter, `model` is its base; the adapter is merged into it."""
         self.model = model
         self.rows = rows
         self.pad_id = pad_id
@@ -50,7 +50,7 @@ class ScoringModel:
         self.targets = np.concatenate([row.tokens[row.positions] for row in rows])
 
     def logits(self, change: InputChange = lambda inputs, _: inputs) -> np.ndarray:
-        """With `change` applied to each row's inputs; columns that it puts before a row are skipped again."""
+        """The logits with `change` applied to each row's inputs; columns that it adds before a row are skipped."""
         import torch
 
         parts = []

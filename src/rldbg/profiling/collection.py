@@ -58,7 +58,7 @@ class Manifest:
 
 
 def wait_for_profiles(state_folder: Path, *, limit_s: float, say: Callable[[str], None]) -> None:
-    """Until no profile is open any more, or the limit has passed."""
+    """Waits until no profile is open, or the limit has passed."""
     deadline = time.monotonic() + limit_s
     said = False
     while time.monotonic() < deadline:
@@ -73,7 +73,7 @@ def wait_for_profiles(state_folder: Path, *, limit_s: float, say: Callable[[str]
 
 
 def make_manifest(plan: Plan, processes: Iterable[dict[str, Any]]) -> Manifest:
-    """From the status files; `processes` are those that the broker knew."""
+    """Builds the manifest from the status files; `processes` are those that the broker knew."""
     folder = Path(plan.folder)
     profiles: list[dict[str, Any]] = []
     missing: list[dict[str, Any]] = []

@@ -86,7 +86,7 @@ def leaks_of(title: str, track: Track) -> list[Leak]:
 
 
 def residues_of(title: str, track: Track) -> list[Residue]:
-    """After the last time that it went to sleep."""
+    """The memory still in use after each engine's last sleep."""
     last = {span.phase: span for span in track.spans if span.phase in SLEEPS and _exit(span, 3) is not None}
     return [Residue(title, phase, (_exit(span, 3) or 0) / _KIB_PER_MIB) for phase, span in last.items()]
 

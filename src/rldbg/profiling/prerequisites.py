@@ -39,7 +39,7 @@ def check_tool(tool: str) -> None:
 
 
 def check_nsys(environment: Environment) -> None:
-    """On this machine, or on each node of the cluster that the job will join."""
+    """Checks for nsys on this machine, or on each node of the cluster that the job will join."""
     address = environment.text("RAY_ADDRESS")
     found = nodes_with_nsys(address, environment.everything()) if address and address != "local" else {}
     lacking = [node for node, path in found.items() if not path]

@@ -131,7 +131,8 @@ def _along(axis: _Axis, parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _by_placements(records: Sequence[Record]) -> list[Record]:
-    """In the order of the mesh, whose last dimension varies fastest; of ranks, where no coordinates are recorded."""
+    """Pieces in the order of the mesh, whose last dimension varies fastest; in rank order if no coordinates are
+    recorded."""
     ordered = sorted(records, key=_mesh_order)
     name = next((name for name in _TENSORS if name in ordered[0].fields), None)
     if name is None:

@@ -260,7 +260,7 @@ def _no_such_sample(
 
 
 def _narrowed(listing: Listing, within: str) -> Listing:
-    """Only what lies under the prefix; findings stay when they name something under it."""
+    """The listing under a prefix, with the findings that name something under it."""
     if not within:
         return listing
     return Listing(

@@ -18,7 +18,8 @@ Numbers = dict[str, float]
 
 
 class RecordedSteps:
-    """Also while the recording grows: a step is complete when a later one has begun, or when the run has ended."""
+    """The complete steps of a recording, also while it grows: a step is complete when a later one has begun or the run
+    has ended."""
 
     def __init__(self, path: Path, *, layout: str | None = None) -> None:
         self._path = path
@@ -45,7 +46,7 @@ class RecordedSteps:
 
 
 def _run_ended(folder: Path) -> bool:
-    """As run.json says; one that is being written, or is of another program, says nothing."""
+    """Whether run.json says that the run has ended; False if it is incomplete or of another program."""
     try:
         return (folder / "run.json").is_file() and Run(folder).read().get("ended_at") is not None
     except RldbgError:

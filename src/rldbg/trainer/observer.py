@@ -50,12 +50,12 @@ class Observer:
         self.recorder = Recorder.from_settings(settings, identity)
 
     def trajectories(self, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """As the rollout gave them."""
+        """Records trajectories as the rollout returned them."""
         if self.recorder.wants("trajectory", step):
             self.recorder.record("trajectory", **_place(step, trajectories), **columns(trajectories))
 
     def prepared_trajectories(self, step: int, batch: StepBatch) -> None:
-        """With their advantages, one per token that is trained on."""
+        """Records trajectories with their advantages, one per trained token."""
         if not self.recorder.wants("prepared_trajectories", step):
             return
         pairs = zip(batch.trajectories, batch.advantages, strict=True)

@@ -184,7 +184,7 @@ class ReplayedRollouts:
             )
 
     def collect(self, step: int, tasks: Sequence[RolloutTask]) -> list[Trajectory]:
-        """In the order of the tasks; with `--allow-partial`, without those that were not recorded."""
+        """Trajectories in the order of the tasks; with `--allow-partial`, without those that were not recorded."""
         if self._partial:
             tasks = [task for task in tasks if self._replay.has(task.sample, step=step)]
             if not tasks:

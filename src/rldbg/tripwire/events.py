@@ -66,7 +66,7 @@ class EventLog:
             file.write(json.dumps(event.to_dict()) + "\n")
 
     def new(self) -> list[Event]:
-        """Those since the last call."""
+        """The events since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read_bytes)

@@ -179,5 +179,5 @@ def _places_by_step(recording: Recording) -> dict[int, Places]:
 
 
 def _short(path: Path) -> str:
-    """As a user in a folder above it would write it."""
+    """A path relative to the working directory, if it is below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -42,7 +42,7 @@ class WatcherProcess:
             )
 
     def new_events(self) -> list[Event]:
-        """Those since the last call."""
+        """The events since the last call."""
         return self._events.new()
 
     def close(self) -> list[Event]:

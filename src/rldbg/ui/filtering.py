@@ -15,7 +15,7 @@ from rldbg.core import UsageError, did_you_mean
 
 
 def _times(a: Any, b: Any) -> Any:
-    """Of numbers; a text times a number would be that many texts."""
+    """Multiplies numbers only: Python would repeat a string."""
     if any(np.asarray(each).dtype.kind in "OU" for each in (a, b)):
         raise TypeError
     return a * b

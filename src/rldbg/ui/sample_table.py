@@ -106,7 +106,7 @@ class SampleTable:
         return [list(row) for row in zip(*columns, strict=True)]
 
     def histograms(self, numbers: np.ndarray) -> dict[str, Any]:
-        """Of each column: bins of numbers, or the most frequent texts."""
+        """For each column: bins of numbers, or the most frequent texts."""
         return {name: _histogram(self.columns[name][numbers]) for name in self.names()}
 
     def mark_findings(self, findings: Sequence[Finding]) -> None:

@@ -41,7 +41,8 @@ class WeightFault:
 
 
 def faults_of(snapshots: Iterable[WeightSnapshot]) -> Iterator[WeightFault]:
-    """Of every replica at every version that was sent; tensors that are wrong alike are one fault."""
+    """The faults of every replica at every version that was sent; tensors that are wrong in the same way are one
+    fault."""
     for _, faults in faults_by_replica(snapshots):
         yield from grouped_faults(faults)
 

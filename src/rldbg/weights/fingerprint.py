@@ -52,7 +52,7 @@ class Fingerprint:
     values: np.ndarray | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: what a server answers."""
+        """As JSON, for the answer of a server."""
         numbers = {"by_row": self.by_row, "by_column": self.by_column, "norm": self.norm, "sum": self.sum}
         box = {name: list(extent) for name, extent in self.box._asdict().items()}
         blocks = None if self.values is None else self.values.tolist()
@@ -89,12 +89,12 @@ class Fingerprint:
 
 
 def fingerprints(tensors: Mapping[str, torch.Tensor]) -> list[Fingerprint]:
-    """Of whole tensors, by name."""
+    """Fingerprints of whole tensors, by name."""
     return fingerprints_of_pieces((name, tensor, Box.whole(tensor.shape)) for name, tensor in tensors.items())
 
 
 def fingerprints_of_pieces(pieces: Iterable[tuple[str, torch.Tensor, Box]]) -> list[Fingerprint]:
-    """Of pieces, each with its place in the tensor of its name."""
+    """Fingerprints of pieces, each with its position in the whole tensor."""
     import torch
 
     alike: dict[tuple[Any, ...], list[tuple[str, torch.Tensor]]] = defaultdict(list)
@@ -111,8 +111,8 @@ def fingerprints_of_pieces(pieces: Iterable[tuple[str, torch.Tensor, Box]]) -> l
 
 
 class FingerprintStream:
-    """Of tensors that come one after the other, and whose memory may be used again for the next: each is summed where
-    it lies when it comes, and the sums of all are read at once, so that nothing waits for a GPU in between."""
+    """Fingerprints of tensors that arrive one at a time, and whose memory may be reused for the next: each is summed
+    where it lies when it comes, and the sums of all are read at once, so that nothing waits for a GPU in between."""
 
     def __init__(self) -> None:
         self._largest: dict[torch.device, list[Box]] = {}
@@ -212,7 +212,7 @@ def _by_torch(group: _Group, table: Multipliers, device: torch.device) -> Sums:
 
 
 def _by_kernel(groups: list[_Group], table: Multipliers, device: torch.device) -> dict[int, Sums]:
-    """Of the groups that the kernel for GPUs can read, by number; torch computes the same for the others."""
+    """Sums of the groups that the GPU kernel can read, by number; torch computes the same for the others."""
     import torch
 
     try:

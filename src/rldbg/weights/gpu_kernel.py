@@ -20,8 +20,8 @@ _ALIGNMENT = 16
 def sums_on_gpu(
     addresses: torch.Tensor, numbers: tuple[torch.Tensor, ...], kind: str, size: tuple[int, int], grid: tuple[int, int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of contiguous tensors of one size (rows, columns) at some addresses: [n, blocks + 2] integers, and norm and sum
-    of each block, [n, blocks, 2] floats.
+    """Sums of contiguous tensors of one size (rows, columns) at the given addresses: [n, blocks + 2] integers, and norm
+    and sum of each block, [n, blocks, 2] floats.
 
     `numbers` are those of the rows, of the columns, and of the columns as rows; `grid` is (blocks high, blocks wide).
     """

@@ -62,8 +62,8 @@ class Multipliers:
         return max(rows, columns) <= len(self._rows) and columns <= len(self._columns)
 
     def of(self, box: Box) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Those of the piece's rows and columns, by their places in the whole tensor. Columns also have the numbers of
-        rows, so that a transposed tensor has its sums by row and by column exchanged."""
+        """The numbers of the piece's rows and columns, by their positions in the whole tensor. Columns also have the
+        numbers of rows, so that a transposed tensor has its sums by row and by column exchanged."""
         own = slice(box.offset[-1], box.offset[-1] + box.shape[-1]) if box.shape else slice(1)
         if box.is_whole:
             rows = self._rows[: rows_and_columns(box.shape)[0]]

@@ -46,7 +46,7 @@ class UnderNsys:
 
     @classmethod
     def here(cls) -> "UnderNsys | None":
-        """Only in the process that nsys was told to run; those below it are in its report but have no window."""
+        """The settings, only in the process that nsys runs; its children are in the report but have no window."""
         text = os.environ.get(VARIABLE, "")
         if not text:
             return None

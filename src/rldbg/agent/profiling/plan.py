@@ -143,7 +143,7 @@ class Plan:
 
     @property
     def window(self) -> str:
-        """As part of file names; empty for the whole life of a process."""
+        """The window as part of file names; empty for the whole life of a process."""
         if self.steps is None:
             return ""
         return f"{self.steps[0]}:{self.steps[1] if self.steps[1] < OPEN_END else ''}"

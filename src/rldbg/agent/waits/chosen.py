@@ -18,7 +18,7 @@ _OURS = re.compile(r"\S+\s+(?:\S*/rldbg(?:\s|$)|-m\s+rldbg\b)")
 def chosen_processes(
     pids: Sequence[int], *, torchrun: bool, slurm_job: str, everything: bool, children: bool
 ) -> list[int]:
-    """Those that are named, those that torchrun or SLURM started, and what is below them."""
+    """The named processes, those that torchrun or SLURM started, and their descendants."""
     everyone = all_processes()
     wanted = list(pids)
     if torchrun or everything:

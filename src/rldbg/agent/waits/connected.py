@@ -11,7 +11,7 @@ _LOCAL = ("127.0.0.1", "::1")
 
 
 def connected_processes(pid: int, everyone: Iterable[int], library: str) -> list[int] | None:
-    """Those with a library at the other end of any connection; None when only other hosts, or
+    """Processes with a library at the other end of any connection; None when only other hosts, or
     processes that we may not inspect, can be there."""
     own = _sockets(pid)
     rows = [

@@ -39,7 +39,7 @@ _TRANSPORTS = (("_transport",), ("transport",), ("_protocol", "transport"), ("_c
 
 
 def all_tasks(modules: Mapping[str, Object]) -> Iterator[Object]:
-    """Also tasks that are done but still referenced."""
+    """All tasks, including those that are done but still referenced."""
     module = modules.get("asyncio.tasks")
     seen: set[int] = set()
     for name in ("_scheduled_tasks", "_all_tasks", "_eager_tasks"):
@@ -53,7 +53,7 @@ def all_tasks(modules: Mapping[str, Object]) -> Iterator[Object]:
 
 
 def is_waiting(task: Object) -> bool:
-    """Not done, nor about to run."""
+    """Whether a task is neither done nor about to run."""
     waiter = task.get("_fut_waiter")
     return waiter is not None and waiter.kind != "NoneType"
 
@@ -85,7 +85,7 @@ def task_facts(task: Object, sources: Sources) -> dict[str, Any]:
 
 
 def _is_done(future: Object | None) -> bool:
-    """From outside the state of a future is not read, but whether it has a result."""
+    """Whether a future is done; from outside, only whether it has a result can be read."""
     if future is None or is_a(future, "Task"):
         return False
     state = future.get("_state")
@@ -172,7 +172,7 @@ def _inner(frame: Frame, expression: ast.expr | None) -> dict[str, Any]:
 
 
 def _connected(frames: list[Frame]) -> dict[str, Any]:
-    """Of a client library that waits for an answer (aiohttp, httpx, websockets): its connection."""
+    """The connection of a client library that waits for an answer (aiohttp, httpx, websockets)."""
     for frame in frames:
         for path in _TRANSPORTS:
             value = frame.variable("self")
@@ -189,7 +189,8 @@ def _connected(frames: list[Frame]) -> dict[str, Any]:
 
 
 def _host_and_port(where: Object) -> Iterator[tuple[Object, Object]]:
-    """Of what a client knows a server by: a tuple that begins with them, or an object that has both."""
+    """Host and port from a client's description of a server: a tuple that begins with them, or an object that has
+    both."""
     host, port = where.elements()[:2] if len(where.elements()) > 1 else (where.get("host"), where.get("port"))
     if host is not None and host.text() and port is not None and port.number():
         yield host, port

@@ -78,7 +78,7 @@ class _Looks:
         self._sources: dict[str, Sources] = {}
 
     def glance(self, pid: int) -> Facts:
-        """Only where the threads are, how much processor time they have used, and the child processes."""
+        """A quick look: where the threads are, how much CPU time they have used, and the child processes."""
         try:
             memory = ProcessMemory(pid, self._layout(pid))
         except (OSError, LayoutError):
@@ -131,7 +131,7 @@ class _Looks:
         return entry
 
     def natively(self, pid: int, entry: Facts) -> Facts:
-        """With native frames where they were asked for; else only what they say about a process that uses a GPU."""
+        """Adds native frames if requested; else only what they say about a process that uses a GPU."""
         if entry.get("source") != "memory":
             return entry
         threads = entry["threads"]

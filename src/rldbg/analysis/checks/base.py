@@ -30,7 +30,7 @@ class StepView:
 
     @cached_property
     def rewards(self) -> dict[SampleId, float]:
-        """Also for samples whose tokens were not recorded, as in text dumps."""
+        """The rewards, also of samples whose tokens were not recorded, as in text dumps."""
         known = {name: sample.reward for name, sample in self.samples.items() if sample.reward is not None}
         return self._per_sample("reward") | known
 

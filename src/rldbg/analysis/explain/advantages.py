@@ -44,7 +44,7 @@ def normalisation(evidence: Evidence) -> Iterator[Explanation]:
 
 
 def _of_other_steps(side: SideStep, rules: list[str]) -> list[str]:
-    """Of rules that shape rewards first, those that hold at other steps as well, where any does."""
+    """The rules that shape rewards first and hold at other steps as well, if there are any."""
     if len(_by_shape(rules)) > 1:
         for step in sorted(side.side.steps("trajectory") - {side.step})[:_OTHER_STEPS]:
             held = set(rules_of(SideStep(side.side, step)))

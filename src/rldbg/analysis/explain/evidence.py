@@ -158,7 +158,7 @@ class Evidence:
 
     @cached_property
     def with_equal_tokens(self) -> list[SamplePair]:
-        """Of those now trained on, the samples whose tokens are the same on both sides."""
+        """The samples now trained on whose tokens are the same on both sides."""
         return [pair for pair, is_same in zip(self.now, self._same_tokens, strict=True) if is_same]
 
     def confined(self, name: str, noise: float) -> tuple[TokenSubset, Evidence] | None:

@@ -255,7 +255,8 @@ def _of_tokens(
 
 
 def _places(row: SampleTokens) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of each trained token: its answer's number, whether that is the last one, its place in it and from its end."""
+    """For each trained token: its answer's number, whether that is the last one, and its position from both ends of
+    it."""
     numbers = turn_of(row.loss_mask)
     turns = numbers[numbers > 0]
     sizes = np.bincount(turns)[1:]

@@ -84,7 +84,7 @@ def _edges(mask: np.ndarray, *, first: bool) -> np.ndarray:
 
 
 def _environment(mask: np.ndarray) -> np.ndarray:
-    """Not trained on, between two answers; numbered by the answer before."""
+    """The environment tokens between two answers, numbered by the answer before."""
     places = np.flatnonzero(mask)
     inside = np.zeros(len(mask), bool)
     if places.size:

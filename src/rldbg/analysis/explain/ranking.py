@@ -121,7 +121,7 @@ def _are_apart(items: list[Explanation]) -> bool:
 
 
 def _one_direction(items: list[Explanation]) -> list[Explanation]:
-    """Of one statement about either side, the first: it says the same of the other."""
+    """Keeps the first of two statements that say the same about either side."""
     found: dict[object, Explanation] = {}
     for item in items:
         key = item.id if "side" in item.parameters and not item.together else item.explains
@@ -154,5 +154,5 @@ def _is_close(item: Explanation) -> bool:
 
 
 def _said_once(items: Iterable[Explanation]) -> list[Explanation]:
-    """Of equal sentences, one; of one statement in several forms, those that fit best."""
+    """Removes equal sentences; of one statement in several forms, keeps those that fit best."""
     return list({item.explains: item for item in items}.values())

@@ -137,7 +137,7 @@ def _later(evidence: Evidence) -> Iterator[Evidence]:
 
 
 def _of_equal_tokens(evidence: Evidence) -> list[SamplePair]:
-    """Of this step and of others, whose samples tell more: pairs with rewards and equal tokens."""
+    """Pairs of samples with rewards and equal tokens, of this step and of others."""
     pairs = [*evidence.samples, *(pair for later in _later(evidence) for pair in later.samples)]
     return [
         (a, b) for a, b in pairs if a.reward is not None and b.reward is not None and np.array_equal(a.tokens, b.tokens)

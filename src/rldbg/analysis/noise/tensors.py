@@ -51,7 +51,8 @@ class ParameterUpdate:
     cancelled: Cancelled | None = None
 
     def squares(self) -> tuple[float, float]:
-        """Of the weighted difference and of the weighted parameter: their ratio is a relative perturbation."""
+        """The squared norms of the weighted difference and the weighted parameter; their ratio is a relative
+        perturbation."""
         a, b = tensor_pair(self.block, PARAMETER)
         with np.errstate(all="ignore"):
             gap, size = np.square(self.weight * (a - b)), np.square(self.weight * a)

@@ -55,7 +55,7 @@ class _Movement:
 
 
 class Unstructured:
-    """Of each tensor, until which update its differences look like rounding."""
+    """Until which update the differences of each tensor look like rounding."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ def _paths(episode: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], list
 
 
 def _path(nodes: Sequence[Mapping[str, Any]], leaf: int) -> list[Mapping[str, Any]]:
-    """From the root; a parent comes before its children."""
+    """The path from the root to a message; a parent comes before its children."""
     path, place = [nodes[leaf]], leaf
     while (parent := nodes[place].get("parent")) is not None:
         if not isinstance(parent, int) or not 0 <= parent < place:

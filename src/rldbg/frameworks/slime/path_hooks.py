@@ -88,6 +88,6 @@ def _flat(groups: Iterable[Any]) -> Iterator[Any]:
 
 
 def _rollout_id(number: int) -> int:
-    """As slime says in newer versions, else counted from 0."""
+    """The rollout id, given by newer versions of slime, else counted from 0."""
     said = getattr(sys.modules.get("slime.rollout.sample_hooks"), "_current_rollout_id", None)
     return number if said is None else int(said)

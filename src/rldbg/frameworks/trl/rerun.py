@@ -62,8 +62,8 @@ def prepare(trainer: Any, rerun: RerunRequest) -> None:
 
 
 def _load_parameters(trainer: Any, recording: Recording, rerun: RerunRequest) -> Path | None:
-    """Those after the last optimizer step of the step before, as recorded, else from the checkpoint, whose folder is
-    returned; step 0 has the command's own."""
+    """Loads the parameters after the last optimizer step of the previous step: as recorded, else from the checkpoint,
+    whose folder is returned. Step 0 has the command's own."""
     import torch
 
     if rerun.step == 0:

@@ -39,7 +39,7 @@ class VerlRecording(AgentTurns):
     # The driver.
 
     def advantage(self, trainer: Any, *_: Any, **__: Any) -> RecordedCall:
-        """With advantages the batch has everything: responses, rewards, old and reference log probs, values."""
+        """Once it has advantages, the batch is complete: responses, rewards, old and reference log probs, values."""
         batch = yield
         step = int(trainer.global_steps)
         if self._step == 0:

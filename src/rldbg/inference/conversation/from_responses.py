@@ -51,7 +51,7 @@ def tools_of(tools: Any) -> list[dict[str, Any]]:
 
 
 def choice_of(value: Any) -> ToolChoice:
-    """Of chat completions and Responses: a word, or the function to call."""
+    """The tool choice of chat completions and Responses: a word, or the function to call."""
     if value in (None, "auto", "none", "required"):
         return ToolChoice(value or "auto")
     if isinstance(value, Mapping) and value.get("type") == "function":

@@ -39,7 +39,7 @@ def token_named(name: str) -> int | str:
 
 
 def likeliest(entries: Sequence[Body]) -> list[Likeliest]:
-    """Of the entries that OpenAI's protocols have for each token of an answer."""
+    """The most likely tokens, from the entries that OpenAI's protocols have for each token of an answer."""
     return [
         [(token_named(other["token"]), other["logprob"]) for other in entry.get("top_logprobs") or ()]
         for entry in entries

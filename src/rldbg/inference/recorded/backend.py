@@ -151,7 +151,7 @@ class RecordedBackend:
         )
 
     def _finish(self, job: GenerationJob, item: RecordedGeneration, *, cut: bool) -> Finish:
-        """As it was recorded; where that is not known, as the tokens say."""
+        """The finish reason as recorded; if it is not known, derived from the tokens."""
         stops, tokens = job.settings.stop_token_ids | self._card.end_ids, item.tokens
         if cut or item.finish == "length" or not len(tokens):
             return Finish("length")

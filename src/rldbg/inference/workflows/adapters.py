@@ -154,7 +154,7 @@ class AgentAdapter(Adapter):
 
 
 def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the offered arguments that the function takes."""
+    """The offered arguments that the function accepts."""
     parameters = inspect.signature(function).parameters.values()
     if any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters):
         return dict(offered)

@@ -30,7 +30,7 @@ class NetworkThread:
         return await asyncio.wrap_future(self.submit(work))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """From a thread without a loop, or one whose loop may stand still; an interrupted wait cancels the work."""
+        """For a thread without a loop, or whose loop may be blocked; an interrupted wait cancels the work."""
         future = self.submit(work)
         try:
             return future.result()

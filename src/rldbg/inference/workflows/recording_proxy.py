@@ -85,7 +85,7 @@ class RecordingProxy:
         return f"http://127.0.0.1:{self._socket.getsockname()[1]}/{key}/v1"
 
     def close(self, episode: Episode) -> None:
-        """On the agents' loop, when an episode has come to its end."""
+        """Called on the agents' loop when an episode has ended."""
         self._episodes.pop(self._keys.pop(id(episode), ""), None)
         client = self._clients.pop(id(episode), None)
         if client is not None:
@@ -100,7 +100,7 @@ class RecordingProxy:
         return client
 
     async def finish(self) -> None:
-        """On the agents' loop, when all of them are done."""
+        """Called on the agents' loop when all episodes are done."""
         if self._closing:
             await asyncio.wait(self._closing, timeout=1.0)
 

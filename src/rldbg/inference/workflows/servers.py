@@ -104,7 +104,7 @@ class Servers:
         return await self.network.call(self.post("/v1/chat/completions", {"model": self.model, **body}))
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """On the network thread: one request to the least busy server that can be reached, as JSON."""
+        """Sends one JSON request to the least busy server that can be reached, on the network thread."""
         refused: list[str] = []
         for address in sorted(self.addresses, key=self._busy.__getitem__):
             self._busy[address] += 1

@@ -43,7 +43,7 @@ class GenerationSettings:
         return replace(self, **changes)
 
     def new_with_stop_and_pad_token_ids(self, tokenizer: Any) -> GenerationSettings:
-        """With the tokenizer's pad and end tokens among the stop tokens."""
+        """A copy with the tokenizer's pad and end tokens among the stop tokens."""
         ids = [tokenizer.pad_token_id, tokenizer.eos_token_id]
         missing = [int(token) for token in ids if token is not None and token not in self.stop_token_ids]
         return replace(self, stop_token_ids=(*self.stop_token_ids, *missing))

@@ -127,7 +127,7 @@ class BreakTable:
         return made
 
     def clear(self, numbers: list[int]) -> list[Break]:
-        """Those removed; all when no number is given."""
+        """Removes breakpoints, all if no number is given, and returns them."""
         unknown = [number for number in numbers if number not in self._breaks]
         if unknown:
             raise UsageError(f"no such breakpoint: {unknown[0]}", "`rldbg break --list` lists them")

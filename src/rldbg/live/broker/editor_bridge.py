@@ -51,7 +51,7 @@ class EditorBridge:
             await self._leave(process, session)
 
     async def _read(self, process: Process, session: DebugSession) -> None:
-        """Until the editor leaves or the session ends."""
+        """Reads messages until the editor disconnects or the session ends."""
         ended = asyncio.ensure_future(session.ended.wait())
         try:
             while not ended.done():

@@ -40,7 +40,7 @@ def busy_loops(stack: WaitFacts) -> list[Id]:
 
 
 def blocked_loops(stack: WaitFacts) -> list[Id]:
-    """Those of them that wait in a call that blocks."""
+    """Event loops whose thread waits in a blocking call."""
     waits = {(*process_id(stack), thread_key(t)): t["wait"]["kind"] for t in stack.get("threads") or [] if "wait" in t}
     return [each for each in busy_loops(stack) if waits[each] not in RESTING]
 

@@ -72,7 +72,7 @@ def wait_of(stacks: Sequence[Message], pid: int, host: str) -> str:
 
 
 def _with_crash(stack: Message) -> Message:
-    """With the line of the user's code that raised, from the crash file where it can be read here."""
+    """Adds the line of the user's code that raised, from the crash file if it can be read here."""
     try:
         record = json.loads(Path(str(stack["crash_file"])).read_text(encoding="utf-8"))
         return stack | {"raised_at": users_frame(record["exceptions"][0]["frames"])}

@@ -12,7 +12,7 @@ def times_restarted(actor: WaitFacts) -> str:
 
 
 def died_unasked(actor: WaitFacts) -> bool:
-    """Not those whose last handle was dropped, nor those that were told to end."""
+    """Whether an actor died unexpectedly: not because its last handle was dropped, or it was told to end."""
     return not any(words in death_cause(actor) for words in _ASKED)
 
 

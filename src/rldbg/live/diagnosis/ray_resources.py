@@ -54,7 +54,7 @@ class RayResources:
         return f"; in use by {', '.join(words)}{' and others' if len(using) > 3 else ''}" if using else ""
 
     def lack_of_group(self, group: WaitFacts) -> str:
-        """Of a placement group whose every bundle would fit alone, all of them."""
+        """Why a placement group cannot be placed: what no node has, or that its bundles fit only one by one."""
         if lack := self.lack(_bundles(group)):
             return lack
         alive = len([node for node in self._ray["nodes"] if node["alive"]])

@@ -133,13 +133,13 @@ def _key(kind: str, data: dict[str, Any], own: dict[str, Any], key: RecordKey | 
 
 
 def _named_samples(fields: Mapping[str, Any]) -> tuple[SampleId, ...]:
-    """Those that the samples' extra fields name, where all of them do."""
+    """The sample ids in the samples' extra fields, if all of them have one."""
     ids = [_sample_id(row) for row in fields.get("extra_fields", ())]
     return tuple(found for found in ids if found is not None) if None not in ids else ()
 
 
 def _sample_id(row: Any) -> SampleId | None:
-    """Of a sample's extra fields; None where they name no group and run."""
+    """The sample id in a sample's extra fields; None if they have no group and run."""
     if not isinstance(row, dict):
         return None
     group, run = row.get("group_id"), row.get("run_id")

@@ -48,7 +48,7 @@ class NumberLanes:
         self._block: dict[int, tuple[np.ndarray, int]] = {}
 
     def known(self, start: int) -> tuple[np.ndarray, int] | None:
-        """As `at`, of a run that was read together with one before it."""
+        """Like `at`, for a run that was read together with an earlier one."""
         return self._block.get(start)
 
     def at(self, start: int) -> tuple[np.ndarray, int] | None:

@@ -172,7 +172,7 @@ class DeviceStream:
         return transfer
 
     def free(self, size: int) -> None:
-        """Only for the thread that finishes transfers."""
+        """Frees device memory; only for the thread that finishes transfers."""
         self._freed += size
 
 

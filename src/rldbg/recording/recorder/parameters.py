@@ -145,7 +145,8 @@ def _families(described: list[_Described], most_bytes: int) -> Iterator[list[_De
 
 
 def _select(named: Iterable[tuple[str, Any]], patterns: Sequence[str], *, gradient: bool) -> list[_Selected]:
-    """Those that match and, if gradients are asked for, have one. Grouped by dtype: a file holds one of a field."""
+    """The matching parameters, with a gradient if gradients are requested. Grouped by dtype, because a field of a file
+    has one dtype."""
     name_if_chosen = _chooser(tuple(patterns))
     chosen = []
     for raw_name, parameter in named:
@@ -258,7 +259,8 @@ def _deviation(value: np.ndarray | EncodedArray, count: int, mean: float | None,
 
 
 def _sum_of_squares(chunk: np.ndarray) -> float:
-    """Not as a dot product for many numbers: BLAS would wake its threads, which busy-wait and slow down training."""
+    """Not computed as a dot product for many numbers: BLAS would wake its threads, which busy-wait and slow down
+    training."""
     return float(chunk @ chunk if chunk.size <= _FEW else np.einsum("i,i->", chunk, chunk))
 
 

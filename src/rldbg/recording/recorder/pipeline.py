@@ -64,7 +64,7 @@ class _WriterTask(NamedTuple):
 
 
 class Pipeline:
-    """From handed-over records to files. `stop` is called with the reason when nothing more can be written."""
+    """Turns records into files. `stop` is called with the reason when nothing more can be written."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class Pipeline:
             self._jobs.put(job)
 
     def _file_small(self) -> None:
-        """Before anything is waited for: what is too little to be passed on is written here."""
+        """Writes files that are too small to pass on to a writer thread, before waiting for anything."""
         batches, self._small = self._small, []
         for batch in batches:
             self._file(batch)

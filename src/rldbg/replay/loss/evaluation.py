@@ -57,7 +57,8 @@ class ReferenceLoss:
 
 
 def references(clip_low: float | None = None, clip_high: float | None = None) -> tuple[ReferenceLoss, ...]:
-    """As published: GRPO takes the mean over sequences, DAPO and PPO over tokens, and DAPO clips higher up."""
+    """The reference losses as published: GRPO takes the mean over sequences, DAPO and PPO over tokens, and DAPO has a
+    higher upper clip bound."""
     usual: tuple[tuple[str, float, float, Aggregation], ...] = (
         ("grpo", 0.2, 0.2, "sequence_mean"),
         ("dapo", 0.2, 0.28, "token_mean"),

@@ -37,7 +37,7 @@ class ModelPass:
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
     def logits(self) -> torch.Tensor:
-        """Of all rows at once, with a graph, for a loss that asks for them."""
+        """The logits of all rows at once, with a graph, for a loss that asks for them."""
         return self._logits(self._rows)
 
     def carry(

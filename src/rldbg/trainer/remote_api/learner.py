@@ -101,7 +101,8 @@ class RemoteLearner:
         self._observer.close()
 
     def _old_log_probs(self, batch: StepBatch) -> list[np.ndarray]:
-        """Of the service's policy before its update, by the micro-batches of the update to come; or of the rollout."""
+        """Log probs of the service's policy before its update, in the micro-batches of the coming update; or those of
+        the rollout."""
         if self._recipe.algorithm.old_log_probs == "rollout":
             return [response_log_probs(item) for item in batch.trajectories]
         config = {"temperature": self._recipe.inference.temperature, **self._micro_batches()}

@@ -12,7 +12,7 @@ from rldbg.trainer.settings import Recipe
 
 
 def capsule_model(capsule: Capsule, recipe: Recipe) -> Any:
-    """On CPU, in the recipe's dtype and in evaluation mode."""
+    """The capsule's model, on CPU, in the recipe's dtype and in evaluation mode."""
     model = _empty(capsule, recipe)
     fill(model, capsule.parameters())
     return model

@@ -139,7 +139,7 @@ class _VariedExecution(StepExecution):
 
 
 def _padded(micro: MicroBatch, columns: int) -> MicroBatch:
-    """With more padding before the prompts, which nothing attends to."""
+    """The micro-batch with more padding before the prompts, which nothing attends to."""
     if not columns:
         return micro
     import torch
