@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Finding ids of version 0.1 that --fail-on still takes.
 _FORMER_NAMES = {"metrics-part": "metrics-diverge"}
+# The document's sections read what was compared once more: so many files stay loaded for them.
+_FILES_OF_A_STEP = 64
 
 
 @verb("compare")
@@ -87,6 +89,9 @@ def command(
     # The document's call names a folder twice where one program has both roles.
     others = list(dict.fromkeys(paths[1:])) if self_hosted_dir else paths[1:]
     opened = [open_recording(path, layout=layout) for path in (paths[0], *others)]
+    with_sections = self_hosted_dir is not None and (as_json or output is not None)
+    for recording in opened if with_sections else ():
+        recording.files_kept = _FILES_OF_A_STEP
     options["repetitions"] = options["repetitions"] or noise_beside(opened[0])
     with progress("comparing", "records read", as_json=as_json) as advance:
         for recording in (*opened, *options["repetitions"]):
@@ -96,7 +101,7 @@ def command(
     by_path = dict(zip(others, opened[1:], strict=True))
     given = [name for name, path in directories.items() if path]
     sides = dict(zip(given, [opened[0], *(by_path[path] for path in paths[1:])], strict=bool(self_hosted_dir)))
-    if self_hosted_dir and (as_json or output is not None):
+    if with_sections:
         assert isinstance(chosen, tuple)
         body = _document(body, sides, directories, chosen[0], results, options)
     if output is not None:

@@ -30,7 +30,6 @@ from rldbg.recording.tree import LocalTree, Tree
 if TYPE_CHECKING:
     from rldbg.recording.summary import Summary
 
-_CONTENTS_KEPT = 4
 _SAMPLES_NAMED = 4
 
 
@@ -83,6 +82,8 @@ class Recording:
         self._contents: OrderedDict[str, Any] = OrderedDict()
         self.on_read: Callable[[], None] | None = None
         """Called after each record that was read, for progress."""
+        self.files_kept = 4
+        """How many of the files that were read last stay loaded; their tensors are mapped, not copied."""
 
     @property
     def listing(self) -> Listing:
@@ -154,7 +155,7 @@ class Recording:
         else:
             with reading(self.tree.place(file)):
                 self._contents[file] = self.layout.load(self.tree, file)
-            while len(self._contents) > _CONTENTS_KEPT:
+            while len(self._contents) > self.files_kept:
                 self._contents.popitem(last=False)
         return self._contents[file]
 
@@ -214,7 +215,7 @@ class Recording:
         """The same recording, listed again: what changed since, and what the index may have hidden, is seen."""
         tree = replace(self.tree) if isinstance(self.tree, LocalTree) else self.tree
         again = Recording(tree, self.layout, self.layout.survey(tree), within=self.within, run=self.run)
-        again.on_read = self.on_read
+        again.on_read, again.files_kept = self.on_read, self.files_kept
         return again
 
     def verify(self) -> list[Finding]:

@@ -7,7 +7,7 @@ covers all of them; old log probs, which one side has for the whole step, are co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from rldbg.recording import Record, Recording
 
 # The document's own limits.
 _ATOL, _RTOL = 1e-5, 1e-4
+_PART = 1 << 13
 _FORWARD = ("log_probs", "entropy", "response_mask")
 _LOSSES = ("loss", "pg_loss", "entropy_loss")
 _IS_LOSS = ("log_probs", "old_log_probs", "advantages", "prob_ratio", "elementwise_loss", "effective_valid")
@@ -182,43 +183,51 @@ def _tensors(name: str, left: Any, right: Any) -> dict[str, Any]:
     shapes = {"name": name, "t1_shape": list(one.shape), "t2_shape": list(other.shape)}
     if one.shape != other.shape:
         return shapes | {"status": "shape_mismatch"}
-    a = one.ravel().astype(np.float64)
     # Most tensors of two good runs are equal: then one side's numbers are the other's.
     same = one.dtype == other.dtype and np.array_equal(one, other)
-    b = a if same else other.ravel().astype(np.float64)
-    gap = np.zeros(min(a.size, 1)) if same else np.abs(a - b)
-    result = shapes | {"status": "compared", "max_diff": float(gap.max(initial=0)), "mean_diff": _mean(gap)}
-    first = _Spread(a)
-    second = first if same else _Spread(b)
-    for label, spread in (("t1", first), ("t2", second)):
+    a = _Spread(one.ravel())
+    b = a if same else _Spread(other.ravel())
+    result = shapes | {"status": "compared"} | _gaps(a, b)
+    for label, spread in (("t1", a), ("t2", b)):
         result |= {f"{label}_{name}": value for name, value in spread.numbers().items()}
-    result["is_close"] = same or bool(np.allclose(a, b, atol=_ATOL, rtol=_RTOL))
-    if a.size > 1 and first.squares > 0 and second.squares > 0:
-        product = float(first.centred @ second.centred)
-        result["correlation"] = product / math.sqrt(first.squares) / math.sqrt(second.squares)
+    if a.count > 1 and a.squares > 0 and b.squares > 0:
+        product = a.squares if same else sum(float(x @ y) for x, y in zip(a.centred(), b.centred(), strict=True))
+        result["correlation"] = product / math.sqrt(a.squares) / math.sqrt(b.squares)
     return result
 
 
+def _gaps(a: _Spread, b: _Spread) -> dict[str, Any]:
+    """How far the numbers of two tensors are apart."""
+    largest, total, is_close = 0.0, 0.0, True
+    for x, y in zip(a.doubles(), b.doubles(), strict=True) if a is not b else ():
+        gap = np.abs(x - y)
+        largest, total = float(np.maximum(largest, gap.max())), total + float(gap.sum())
+        is_close = is_close and bool(((gap <= _ATOL + _RTOL * np.abs(y)) | (x == y)).all())
+    return {"max_diff": largest, "mean_diff": total / max(a.count, 1), "is_close": is_close}
+
+
 class _Spread:
-    """Mean, deviation and limits of values; what they need is computed once for them and the correlation."""
+    """Mean, deviation and limits of flat values, in double precision: part by part, because parts that fit the
+    processor's cache need no memory of the system."""
 
     def __init__(self, values: np.ndarray) -> None:
-        self._values, self._mean = values, _mean(values)
-        self.centred = values - self._mean
-        self.squares = float(self.centred @ self.centred)
+        self._values, self.count = values, values.size
+        self._mean = sum(float(part.sum()) for part in self.doubles()) / max(self.count, 1)
+        self.squares = sum(float(part @ part) for part in self.centred())
+
+    def doubles(self) -> Iterator[np.ndarray]:
+        return (self._values[first : first + _PART].astype(np.float64) for first in range(0, self.count, _PART))
+
+    def centred(self) -> Iterator[np.ndarray]:
+        return (part - self._mean for part in self.doubles())
 
     def numbers(self) -> dict[str, float]:
-        count = self._values.size
         return {
             "mean": self._mean,
-            "std": math.sqrt(self.squares / (count - 1)) if count > 1 else 0.0,
-            "min": float(self._values.min(initial=np.inf)),
-            "max": float(self._values.max(initial=-np.inf)),
+            "std": math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0,
+            "min": float(self._values.min()) if self.count else math.inf,
+            "max": float(self._values.max()) if self.count else -math.inf,
         }
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if values.size else 0.0
 
 
 def _scalars(name: str, left: Any, right: Any) -> dict[str, Any]:
