@@ -25,6 +25,8 @@ WRITTEN = {
     "hermes xml": ("<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>", "", [F]),
     "hermes glm": ("<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", "", [F]),
     "hermes broken": ('Hm <tool_call>\n{"name": "f", "argu', 'Hm<tool_call>\n{"name": "f", "argu', []),
+    "hermes cut": ('<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n<tool_call>\n{"name": "g", "argu',
+                   '<tool_call>\n{"name": "g", "argu', [F]),
     "llama3": ('{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}', "", [F, G]),
     "llama3 tagged": ('<|python_tag|>{"name": "f", "parameters": {"a": 1}}', "", [F]),
     "llama3 later": ('See {"name": "f", "parameters": {}}', 'See {"name": "f", "parameters": {}}', []),
