@@ -82,6 +82,8 @@ class Failure:
     """How many lines of the log it takes up."""
     chained: bool = False
     """It was raised while another one was handled: that one is nearer to the cause."""
+    warned: bool = False
+    """Its own logger calls it a warning: the program meant to go on."""
     known_as: tuple[str, ...] = ()
     """The entries whose signature its own lines match."""
     count: int = 1

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from string import ascii_letters
 
-from rldbg.doctor.cleaning import Line, Speaker, without_environment
+from rldbg.doctor.cleaning import Line, Speaker, is_warning, without_environment
 from rldbg.doctor.entries import ExceptionFamily, KnownFailure
 from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.expressions import Expression
@@ -104,7 +104,8 @@ _ERROR_LEVEL = re.compile(
     r"(?i:\bfail|\berr(?:or)?\b|unable|cannot|NULL value|non-zero status)"
     r"|Error(?:: \S| (?:invalid|in|while|at|when|during|occurred)\b)"
 )
-_IGNORED = "Exception ignored in"
+_IGNORED = re.compile(r"Exception ignored in|Failed to load plugin ")
+"""Above a traceback of something after which the program goes on: as an object is removed, as vLLM loads plug-ins."""
 _CHAIN = re.compile(r"(?:During handling of the above|The above exception was the direct cause)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _OTHER_FRAMES = (
@@ -222,7 +223,7 @@ def _as_exception(text: str) -> tuple[str, str] | None:
 def _traceback(window: LogWindow, place: LogPlace) -> Failure | None:
     """Frames and exception of a traceback; lines of other processes in between are left out. What is raised as an
     object is removed ends nothing."""
-    if any(_IGNORED in line.text for line in window.above(1)):
+    if any(_IGNORED.search(line.text) for line in window.above(1)):
         return None
     lines = _lines_of(window)
     frames: list[str] = []
@@ -234,7 +235,8 @@ def _traceback(window: LogWindow, place: LogPlace) -> Failure | None:
         found = _as_exception(line.text)
         if found and (frames or is_remote) and not _is_shown_code(lines, number):
             message = _message(found, lines[max(0, number - 3) : number], lines[number + 1 : number + 3])
-            return Failure(found[0], message, place, tuple(frames), number + 2, chained=_is_chained(window))
+            failure = Failure(found[0], message, place, tuple(frames), number + 2, chained=_is_chained(window))
+            return replace(failure, warned=is_warning(window.line.text))
         if TRACEBACK in line.text:
             break
     if frames:

@@ -70,7 +70,7 @@ def judge(evidence: LogEvidence, library: Library) -> Judgement:
     errors = [s for s in live if s.entry.severity == "error"]
     candidates = [s for s in errors if s.entry.can_be_cause]
     unknown = _first_unknown(evidence, library, seen)
-    if unknown is not None and errors and is_wrapper(unknown):
+    if unknown is not None and (is_wrapper(unknown) if errors else unknown.warned):
         unknown = None
     causes = _causes(candidates, errors, library)
     if _is_doubtful(causes, errors, unknown, library) or _was_handled(causes, unknown, evidence):
@@ -308,10 +308,11 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
     stamps = [failure.place.stamp for failure in open_ones]
     timed = all(stamp is not None and stamps[0] is not None and stamp.comparable(stamps[0]) for stamp in stamps)
 
-    def order(failure: Failure) -> tuple[bool, bool, bool, float, tuple[str, int]]:
+    def order(failure: Failure) -> tuple[bool, bool, bool, bool, float, tuple[str, int]]:
         stamp = failure.place.stamp
         return (
             is_wrapper(failure),
+            failure.warned,
             evidence.survived(failure.place),
             failure.chained,
             stamp.seconds if timed and stamp else 0.0,
