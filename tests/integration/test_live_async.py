@@ -72,12 +72,19 @@ print("ENDED", flush=True)
 """
 
 
-def test_a_pause_of_an_event_loop_that_waits_stands_in_the_users_task(tmp_path):
+@pytest.mark.parametrize("version", [None, "3.12", pytest.param("3.13", marks=pytest.mark.soak)])
+def test_a_pause_of_an_event_loop_that_waits_stands_in_the_users_task(tmp_path, version):
     with LiveJob(tmp_path) as job:
-        process = job.start(job.write("idle.py", IDLE))
+        python = python_with(version, "debugpy") if version else sys.executable
+        process = job.start(job.write("idle.py", IDLE), python=python)
         until(lambda: job.ps() and (tmp_path / "ready").exists(), "its loop")
         text = job.rldbg("attach", "idle", "-c", "p tokens", "-c", "w").stdout
         assert "generate()" in text and "in task Task-1" in text and "[1, 2]" in text, text
+        # WHEN it steps THEN it stops where this task goes on, though the thread is in the event loop
+        text = job.rldbg("attach", "idle", "-c", "n", "-c", "n").stdout
+        assert f"{tmp_path}/idle.py(6)generate()" in text and f"{tmp_path}/idle.py(7)generate()" in text, text
+        assert "base_events" not in text and "selectors" not in text, text
+        assert text.count("in task Task-1 (generate)") == 2, text
         (tmp_path / "stop").touch()
         job.client.request("continue", who="all")
         assert "ENDED" in output(process)

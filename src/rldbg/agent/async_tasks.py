@@ -8,6 +8,7 @@ import gc
 import json
 import re
 import sys
+from pathlib import PurePath
 from types import CoroutineType, FrameType, GeneratorType
 from typing import Any
 
@@ -33,6 +34,36 @@ def listing() -> JsonText:
         ]
         rows.append(row | {"frames": places})
     return JsonText({"tasks": rows})
+
+
+def onward(number: int, depth: int) -> JsonText:
+    """The lines at which a task that waits can go on in the user's code, from the frame at `depth` outwards: by file,
+    and what is true of that task alone."""
+    task = _tasks()[number]
+    places: dict[str, set[int]] = {}
+    for frame in _frames(task)[depth:]:
+        code = frame.f_code
+        lines = {line for _, _, line in code.co_lines() if line} - {frame.f_lineno, code.co_firstlineno}
+        places.setdefault(code.co_filename, set()).update(lines)
+    own = f"__import__('sys')._rldbg_async_tasks.is_current({id(task)})"
+    return JsonText({"lines": {file: sorted(lines) for file, lines in places.items()}, "condition": own})
+
+
+def is_current(identity: int) -> bool:
+    """Whether the calling thread is in this task, which is alive: nobody else has its identity."""
+    return id(_current()) == identity
+
+
+def trace_waiting(file: str) -> None:
+    """Python 3.12 and later: makes pydevd see the lines of this file in coroutines that wait. It looks for breakpoints
+    when a function starts, and these have started."""
+    monitoring: Any = getattr(sys, "monitoring")  # noqa: B009 - mypy checks for 3.11, which lacks it
+    tool, line = monitoring.DEBUGGER_ID, monitoring.events.LINE
+    if monitoring.get_tool(tool) is None:
+        return
+    for code in {frame.f_code for task in _tasks() for frame in _frames(task)}:
+        if PurePath(code.co_filename).name == PurePath(file).name:
+            monitoring.set_local_events(tool, code, monitoring.get_local_events(tool, code) | line)
 
 
 def request(number: int, text: str) -> JsonText:

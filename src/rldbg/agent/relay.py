@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -172,6 +173,15 @@ class Relay:
         if message == FAREWELL:
             raise _Over
         self.stops.asked(message)
+        if (
+            message.get("command") == "setBreakpoints"
+            and "asyncio.tasks" in sys.modules
+            and sys.version_info >= (3, 12)
+        ):
+            # Loaded where it is needed: most processes are never debugged.
+            from .async_tasks import trace_waiting
+
+            trace_waiting(str((message["arguments"].get("source") or {}).get("path") or ""))
         debuggee.sendall(framed(body))
 
     def _await_next_broker(self, debuggee: socket.socket, from_debuggee: Decoder) -> None:

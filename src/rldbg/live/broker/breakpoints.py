@@ -32,6 +32,8 @@ class Break:
     exception: str
     selection: Selection
     once: bool
+    # Of a step: gone with the next stop of the process, wherever that is.
+    step: bool = False
     hits: Counter[str] = field(default_factory=Counter)
     verified: dict[str, bool] = field(default_factory=dict)
     # Where it stops, by process: on a line without code it cannot.
@@ -52,6 +54,7 @@ class Break:
             "on_exception": self.exception or None,
             "ranks": self.selection.text,
             "once": self.once,
+            "step": self.step,
             "stops_at": sorted(set(self.lines.values()) - {self.line}),
             "hits": dict(self.hits),
             "set_in": dict(sorted(self.verified.items())),
@@ -121,6 +124,7 @@ class BreakTable:
             exception=exception,
             selection=parse_selection(str(body.get("ranks") or "all")),
             once=bool(body.get("once")),
+            step=bool(body.get("step")),
         )
         self._breaks[made.number] = made
         self._changed()
@@ -208,7 +212,12 @@ class BreakTable:
         if stop is None:
             return False
         paths = self._paths.get(process.number, {})
-        spent = False
+        steps = [each for each in self.meant_for(process) if each.step]
+        for each in steps:
+            del self._breaks[each.number]
+        if steps:
+            self._changed()
+        spent = bool(steps)
         for each in self.meant_for(process):
             if is_taken_over and not each.once:
                 continue

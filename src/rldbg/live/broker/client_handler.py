@@ -220,7 +220,9 @@ class ClientHandler:
 
     async def _break_set(self, body: Message) -> Message:
         try:
-            made = self._state.sessions.breaks.add(body)
+            # Several lines of a file are given to the process at once.
+            every = [self._state.sessions.breaks.add({**body, "line": line}) for line in body.get("lines") or ()]
+            made = every[0] if every else self._state.sessions.breaks.add(body)
         except SelectionError as error:
             raise UsageError(str(error), "see `rldbg break --help` for the grammar") from None
         await self._apply_everywhere()
@@ -228,7 +230,7 @@ class ClientHandler:
 
     async def _break_list(self, _body: Message) -> Message:
         log = self._state.sessions.log_points
-        breaks = [self._shown(each) for each in self._state.sessions.breaks.all()]
+        breaks = [self._shown(each) for each in self._state.sessions.breaks.all() if not each.step]
         return {"breaks": breaks, "log_file": str(log.path), "log": log.recent()}
 
     async def _break_clear(self, body: Message) -> Message:

@@ -27,6 +27,18 @@ class WaitingTask:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.debuggee, name)
 
+    def step(self, how: str, depth: int) -> None:
+        """Makes it stop where this task goes on, be that behind other tasks: no thread is in it now."""
+        # Into what it calls is where it goes on first; out of a function, in its caller.
+        first = {"stepIn": 0, "stepOut": depth + 1}.get(how, depth)
+        expression = f"{_MODULE}.onward({self._number}, {first})"
+        found = call(self.debuggee, expression, self.debuggee.top_frame, self.label)
+        places = {file: lines for file, lines in found["lines"].items() if lines and is_users(file)}
+        if not places:
+            raise UsageError("nothing of the user's code follows in this task", "c resumes")
+        for file, lines in places.items():
+            self.debuggee.set_break(file=file, lines=lines, step=True, once=True, **{"if": found["condition"]})
+
     def ask(self, command: str, *, timeout_s: float = 30.0, **arguments: Any) -> Message:
         if command not in _LOOKING:
             return self.debuggee.ask(command, timeout_s=timeout_s, **arguments)

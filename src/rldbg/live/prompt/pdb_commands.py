@@ -350,6 +350,10 @@ class PdbCommands:
         facts = self.debuggee.facts
         if how != "continue" and facts.get("reason") == "exception" and facts.get("message"):
             return CommandResult("*** cannot step after an exception; c resumes", ok=False)
+        if isinstance(self.debuggee, WaitingTask) and how in _STEPS.values():
+            _ = self.frame
+            self.debuggee.step(how, int(self._frames[self._index]["id"]) - 1)
+            how = "continue"
         self._leave_task()
         thread = {} if self._thread == "stopped" else {"threadId": self._thread}
         try:
