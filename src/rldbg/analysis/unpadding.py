@@ -94,6 +94,8 @@ def extents(record: Record) -> dict[SampleId, Extent]:
     }
 
 
+# So much better a layout must fit for values to be taken from other columns than those declared.
+_CLEARLY = 0.25
 # Instead of padding ids, which say nothing: no token has it.
 NO_TOKEN = -1
 # Where a record of response values that has no mask of its own is trained on, as the trajectories say.
@@ -197,10 +199,13 @@ def unpad_responses(record: Record, known: Callable[[], Extents]) -> Record:
     if not padded or not record.samples or (kind in _RESPONSE_MASKS and mask is None):
         return record
     trained = None if mask is None else np.asarray(mask) != 0
-    if trained is not None and trained[:, :1].any():  # the response begins in column 0, as declared
+    if trained is not None and trained[:, :1].all():  # all responses begin in column 0, as declared
         return record
     reach = known()
     if not all(sample in reach for sample in record.samples):
+        return record
+    samples = [reach[sample] for sample in record.samples]
+    if trained is not None and trained[:, :1].any() and not _end_together(trained, trained, samples):
         return record
     length, prompt, column, width = (np.array([reach[sample][n] for sample in record.samples]) for n in range(4))
     responses, fields = length - prompt, dict(record.fields)
@@ -216,7 +221,9 @@ def unpad_responses(record: Record, known: Callable[[], Extents]) -> Record:
             if not ahead and trained is not None and _is_one_early(trained, begun + prompt):
                 ahead = 1
             starts = begun + prompt - ahead
-        elif (laid_out := _layout(value, trained, [reach[sample] for sample in record.samples])) is not None:
+        elif _end_together(value, trained, samples):
+            starts = columns - responses
+        elif (laid_out := _layout(value, trained, samples)) is not None:
             starts = laid_out
         elif columns > responses.max() and ((width == columns) | (width == columns + 1)).all():
             starts = column - (width - columns)
@@ -248,6 +255,21 @@ def _layout(
         return None
     best, misfit = min(found, key=lambda item: item[1])
     return best if misfit < (np.inf if trained is None else 0.5) else None
+
+
+def _end_together(value: np.ndarray | EncodedArray, trained: np.ndarray | None, samples: Sequence[Extent]) -> bool:
+    """Whether rows hold responses alone, padded on the left: if they began in column 0, some would be trained beyond
+    their end, and none is if they end in the last one. Without a mask, values must fit clearly better."""
+    responses = np.array([sample.length - sample.prompt for sample in samples])
+    columns = value.shape[1]
+    if columns < responses.max() or (responses == columns).all() or len(value) != len(samples):
+        return False
+    if trained is not None:
+        places = np.arange(columns)[None]
+        beyond = trained & (places >= responses[:, None])
+        return bool(beyond.any() and not (trained & (places < columns - responses[:, None])).any())
+    begin, end = (_misfit(value, None, starts, samples) for starts in (0 * responses, columns - responses))
+    return end < _CLEARLY * begin
 
 
 def _layouts(columns: int, samples: Sequence[Extent]) -> Iterator[np.ndarray]:

@@ -192,3 +192,67 @@ def test_a_metric_that_an_option_adds_is_no_difference(tmp_path, reward, verdict
         with rldbg.Recorder(tmp_path / side) as recorder:
             recorder.record("training_metrics", step=0, metrics=metrics)
     assert compare(rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b")).verdict == verdict
+
+
+def answers_of_two_turns(root, *, left=False, changed=None, mask_bug=False):
+    """Log probs of responses alone, with a tool's text between two answers, padded at one end."""
+    rng = np.random.default_rng(0)
+    names = [("g0", number) for number in range(6)]
+    sizes = [(2 + n % 3, 1 + n % 2, 2 + n // 2) for n in range(6)]
+    masks = [np.repeat([0, 1, 0, 1], [3, *size]) for size in sizes]
+    log_probs = [-rng.random(sum(size)).astype(np.float32) for size in sizes]
+    if changed is not None:
+        log_probs[changed[0]][changed[1]] -= 0.3
+    width = max(map(len, log_probs))
+
+    def padded(rows):
+        return np.stack([np.pad(row, (width - len(row), 0) if left else (0, width - len(row))) for row in rows])
+
+    trained = [mask[3:] for mask in masks]
+    if mask_bug:
+        trained = [np.where(np.arange(len(row)) == 0, 0, row) for row in trained]
+    with rldbg.Recorder(root) as recorder:
+        tokens = [np.random.default_rng(n).integers(5, 90, len(mask)) for n, mask in enumerate(masks)]
+        recorder.record("trajectory", step=0, samples=names, tokens=tokens, loss_mask=masks, reward=np.ones(6))
+        fields = {"log_probs": padded(log_probs), "response_mask": padded(trained)}
+        recorder.record("forward_data", step=0, micro=0, samples=names, **fields)
+    return rldbg.open(root)
+
+
+def test_responses_that_end_in_one_column_are_those_that_begin_in_one(tmp_path):
+    right = answers_of_two_turns(tmp_path / "right")
+    assert compare(right, answers_of_two_turns(tmp_path / "left", left=True)).verdict == "equal"
+    other = answers_of_two_turns(tmp_path / "other", left=True, changed=(4, 1))
+    first = compare(right, other).first_difference.to_dict()
+    assert (first["field"], first["sample"], first["token"]) == ("log_probs", "g0/4", 1)
+
+
+def test_a_mask_that_lacks_first_tokens_is_not_taken_for_another_layout(tmp_path):
+    right = answers_of_two_turns(tmp_path / "right")
+    for number, left in enumerate((False, True)):
+        wrong = answers_of_two_turns(tmp_path / f"wrong{number}", left=left, mask_bug=True)
+        first = compare(right, wrong).first_difference
+        assert (first.kind, first.field) == ("forward_data", "response_mask")
+
+
+def losses_of_unknown_samples(root, losses):
+    with rldbg.Recorder(root) as recorder:
+        for micro, loss in enumerate(losses):
+            recorder.record("loss", step=0, micro=micro, loss=loss)
+    return rldbg.open(root)
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_equal"),
+    [
+        ([0.3, 0.1, 0.7], True),
+        ([0.3, 0.1, 0.8], False),  # another sum
+        ([0.1, 0.3, 0.7001], False),
+    ],
+    ids=str,
+)
+def test_losses_of_unknown_samples_are_added_up_where_their_sums_agree(tmp_path, losses, is_equal):
+    one, other = (
+        losses_of_unknown_samples(tmp_path / name, found) for name, found in (("a", [0.1, 0.3, 0.7]), ("b", losses))
+    )
+    assert (compare(one, other).verdict != "different") == is_equal
