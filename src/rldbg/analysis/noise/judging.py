@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from rldbg.analysis.fields import FieldDifference, compare_tensors
+from rldbg.analysis.noise.coarse_logits import logits_roundoff
 from rldbg.analysis.noise.levels import NoiseLevel
 from rldbg.analysis.noise.log_prob_sensitivity import MARGIN, first_pass_gaps, forward_gaps, log_prob_sensitivity
 from rldbg.analysis.noise.movement import roundoffs_of_movement
@@ -74,13 +75,13 @@ def judge_with_noise(
         return []
     histories = tensor_histories(a, b, steps)
     levels = _Levels()
-    coarse = computing_roundoff(histories)
+    is_unseen = not any(history.gradients for history in histories)
+    coarse = logits_roundoff(a, b, steps) if is_unseen else computing_roundoff(histories)
     if not coarse and not _may_be_noise(first, a, b) and not _may_be_rounding(first):
         return []
     tensors = {name: FieldResult(name, name, stage_of(name, name)) for name in (GRADIENT, PARAMETER)}
     step_sizes, norms = step_sizes_of(histories), norms_of(histories)
     gaps = forward_gaps(a, b, steps, resampled)
-    is_unseen = not any(history.gradients for history in histories)
     # What passes round is read from gradients, what updates add from gradients and parameters.
     is_rough = is_unseen or not _has_parameters(a, b)
     rough = roundoffs_of_movement(a, b, gaps, _updates(a, b)) if is_rough else {}

@@ -17,11 +17,15 @@ import numpy as np
 
 from rldbg.analysis.explain.evidence import Evidence
 from rldbg.analysis.explain.passes import SideStep
+from rldbg.analysis.noise.coarse_logits import logits_roundoff
 from rldbg.analysis.stages import Stage
 from rldbg.analysis.tolerances import log_prob_error, roundoff_of
 
 # How many times as far apart, and by how much at least, in the mean over tokens.
 _TIMES, APART_AT_LEAST = 4.0, 1e-4
+# Kernels for different shapes of a batch round some logits differently, or none: that one in eight is off by a unit
+# roundoff is not a fault of the side where they do.
+_COARSE_SHARE = 0.125
 # The reference stays where it was while the policy moves: its distance from it, on two sides that train alike.
 _MOVED_TIMES = 8.0
 _FEWEST_ONE_SIGNED = 30
@@ -65,8 +69,10 @@ def odd_passes(evidence: Evidence) -> Iterator[Certain]:
     sides = [_within(side, names) for side in evidence.both]
     between = _between(evidence, names)
     noise = float(np.median(list(between.values()))) if between and _is_first(evidence) else 0.0
+    coarse = logits_roundoff(evidence.a.side, evidence.b.side, [evidence.step])
+    least = max(APART_AT_LEAST, _COARSE_SHARE * coarse)
     for mine, other in (sides, sides[::-1]):
-        odd = [pair for pair in mine if pair in other and _is_odd(mine[pair], other[pair], noise)]
+        odd = [pair for pair in mine if pair in other and _is_odd(mine[pair], other[pair], noise, least)]
         if odd:
             stage, kind, field = _PASSES[_at_fault(mine, odd, between)]
             yield Certain(stage, kind, field, evidence.step, a=_said(sides[0][odd[0]]), b=_said(sides[1][odd[0]]))
@@ -77,11 +83,11 @@ def _said(gaps: np.ndarray) -> str:
     return f"passes with the same weights differ by {np.abs(gaps).mean():.2g} on average"
 
 
-def _is_odd(mine: np.ndarray, other: np.ndarray, noise: float) -> bool:
+def _is_odd(mine: np.ndarray, other: np.ndarray, noise: float, least: float) -> bool:
     if not (mine.size and other.size and np.isfinite(mine).all() and np.isfinite(other).all()):
         return False
     size = float(np.abs(mine).mean())
-    if size <= APART_AT_LEAST:
+    if size <= least:
         return False
     if size > _TIMES * (float(np.abs(other).mean()) + noise):
         return True
