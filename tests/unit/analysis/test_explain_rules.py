@@ -13,7 +13,7 @@ from rldbg.analysis.explain.advantage_rules import Scored, _shaped, shape_of
 from rldbg.analysis.explain.aggregation import MiniBatchTotals, PassStatistics
 from rldbg.analysis.explain.evidence import Explanation
 from rldbg.analysis.explain.loss_model import _FORMS, _Tried
-from rldbg.analysis.explain.loss_rules import LossPass, LossPasses, LossRule
+from rldbg.analysis.explain.loss_rules import LossPass, LossPasses, LossRule, divided_by
 from rldbg.analysis.explain.loss_variations import near_rules
 from rldbg.analysis.explain.permuted import permutation, permuted_rows
 from rldbg.analysis.explain.ranking import ranked
@@ -230,3 +230,66 @@ def test_an_inverted_ratio_is_told_from_the_right_one():
     passes = [item._replace(number=_loss(item, rule)) for item in passes]
     forms = {form for form in _FORMS if list(_Tried(LossPasses(passes)).fitting(PLAIN._replace(form=form), ()))}
     assert forms == {"inverse of the ratio"}
+
+
+def clipped_passes(clip):
+    """Losses of one epoch before any update and one after it, with these bounds of the ratio."""
+    passes = list(loss_passes([9, 12, 7, 10, 11, 8, 13], lambda count: count))
+    passes[:2] = [item._replace(ratio=np.ones(len(item.ratio))) for item in passes[:2]]
+    rule = PLAIN._replace(clip=clip)
+    return [item._replace(number=_loss(item, rule)) for item in passes]
+
+
+@pytest.mark.parametrize(
+    ("clip", "said"), [((1 - 1 / 1.03, 0.03), "at least 0.9709"), ((0.03, 0.037), "at most 1.037")], ids=["low", "high"]
+)
+def test_a_bound_of_the_ratio_is_found_whatever_number_it_is(clip, said):
+    found = near_rules("B", clipped_passes(clip), PLAIN._replace(clip=(0.03, 0.03)))
+    fitting = [item for item in found if item.fits]
+    assert [item.id for item in fitting] == ["clip"] and said in fitting[0].explains
+
+
+def test_a_bound_that_only_some_passes_have_is_no_bound():
+    passes = clipped_passes((0.03, 0.03))
+    rule = PLAIN._replace(clip=(0.01, 0.03))
+    passes[3:5] = [item._replace(number=_loss(item, rule)) for item in passes[3:5]]
+    found = near_rules("B", passes, PLAIN._replace(clip=(0.03, 0.03)))
+    assert not [item for item in found if item.fits]
+
+
+def with_kl(passes):
+    rng = np.random.default_rng(1)
+    for item in passes:
+        yield item._replace(kl=rng.random(len(item.ratio)))
+
+
+RULE = PLAIN._replace(kl=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kept_in", "said"), [(("policy", "kl"), "B's loss is as"), (("policy",), "B's loss of the policy is as")], ids=str
+)
+def test_tokens_that_are_left_out_of_all_terms_are_told_from_those_of_one(kept_in, said):
+    passes = []
+    for item in with_kl(clipped_passes((None, None))):
+        last = item.to_end == 0
+        cut = item._replace(
+            advantages={"group mean": np.where(last, 0.0, item.advantages["group mean"])},
+            kl=np.where(last, 0.0, item.kl) if "kl" in kept_in else item.kl,
+        )
+        passes.append(item._replace(number=_loss(cut, RULE)))
+    fitting = [item for item in near_rules("B", passes, RULE) if item.fits]
+    assert fitting and all(said in item.explains and "are left out" in item.explains for item in fitting)
+
+
+@pytest.mark.parametrize(("divisor", "known"), [(160, True), (28.123456, False)])
+def test_a_divisor_of_its_own_is_found_if_it_is_a_plain_number(divisor, known):
+    passes = list(with_kl(clipped_passes((None, None))))
+    whole = RULE._replace(reduction=divided_by(divisor))
+    passes = [item._replace(number=_loss(item, whole)) for item in passes]
+    passes = [item._replace(ratio=np.ones(len(item.ratio))) for item in passes[:5]] + passes[5:]
+    passes = [item._replace(number=_loss(item, whole)) for item in passes]
+    tried = _Tried(LossPasses(passes))
+    assert not list(tried.fitting(PLAIN._replace(reduction=""), ("kl",)))
+    found = {rule.reduction for rule in tried.divided(PLAIN._replace(reduction=""), ("kl",))}
+    assert found == ({divided_by(divisor)} if known else set())

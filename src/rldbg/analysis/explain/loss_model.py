@@ -20,9 +20,11 @@ from rldbg.analysis.explain.loss_rules import (
     RATIOS,
     RECORDED,
     REDUCTIONS,
+    SUM,
     LossPass,
     LossPasses,
     LossRule,
+    divided_by,
     loss_passes,
     token_losses,
 )
@@ -115,15 +117,19 @@ def _rules(side: Side, deadline: float) -> list[LossRule]:
         return []
     tried = _Tried(LossPasses(passes))
     found: list[LossRule] = []
-    for terms in ((), ("entropy",), ("kl",), ("entropy", "kl")):
+    # A divisor of its own is fitted where no usual one does.
+    for fitting, terms in itertools.product((tried.fitting, tried.divided), _TERMS):
         if any(getattr(item, term) is None for item in passes for term in terms) or len(passes) < _FEWEST + len(terms):
             continue
         for form, name in itertools.product(_FORMS, _distinct(tried.all.tokens)):
             if time.thread_time() < deadline:
-                found += tried.fitting(LossRule(name, form, (None, None), "", 0.0, 0.0), terms)
+                found += fitting(LossRule(name, form, (None, None), "", 0.0, 0.0), terms)
         if found:
             return found
     return found
+
+
+_TERMS: tuple[tuple[str, ...], ...] = ((), ("entropy",), ("kl",), ("entropy", "kl"))
 
 
 class _Tried:
@@ -156,6 +162,37 @@ class _Tried:
             for place in np.flatnonzero(fits):
                 known = dict(zip(terms, (float(f"{value:.3g}") for value in weights[place]), strict=True))
                 yield tried._replace(clip=pairs[place], entropy=known.get("entropy", 0.0), kl=known.get("kl", 0.0))
+
+    def divided(self, rule: LossRule, terms: tuple[str, ...]) -> Iterator[LossRule]:
+        """With every clip by which token sums, divided by one number in all passes, give every loss."""
+        told = 1 + len(terms)
+        if self._early.sum() <= told or not self.all.differ_in_size:
+            return
+        unclipped = self.all.reduced(token_losses(self.all.tokens, rule)[None], SUM)
+        if not self._quotients(unclipped, terms, self._early)[1].any():
+            return
+        clipped = self.all.of_sums(self._with_clips(rule), SUM) if rule.form in RATIOS else unclipped
+        weights, fits = self._quotients(clipped, terms, np.ones(len(self.all.each), bool))
+        pairs = _CLIPS if rule.form in RATIOS else [rule.clip]
+        for place in np.flatnonzero(fits):
+            known = {
+                name: float(f"{weight / weights[place, 0]:.3g}")
+                for name, weight in zip(terms, weights[place, 1:], strict=True)
+            }
+            whole = float(f"{1 / weights[place, 0]:.4g}")
+            made = rule._replace(clip=pairs[place], reduction=divided_by(whole))
+            made = made._replace(entropy=known.get("entropy", 0.0), kl=known.get("kl", 0.0))
+            # Only numbers that people choose: of others no digit says where they end.
+            if largest(self.all.numbers - self.all.by(made)) <= self.all.noise:
+                yield made
+
+    def _quotients(self, sums: np.ndarray, terms: tuple[str, ...], chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each row of token sums their weight and those of further terms, and whether losses come out with them."""
+        columns = [column for term in terms if (column := self.all.term(term, SUM)) is not None]
+        table = np.stack([sums, *(np.broadcast_to(column, sums.shape) for column in columns)], axis=-1)[:, chosen]
+        weights = np.linalg.pinv(table) @ self.all.numbers[chosen]
+        left = np.abs(self.all.numbers[chosen] - (table @ weights[..., None])[..., 0]).max(1)
+        return weights, (left <= self.all.noise) & (weights[:, 0] > 0)
 
     def _with_clips(self, rule: LossRule) -> np.ndarray:
         """Positive and negative advantages meet one bound each: the losses by all pairs of bounds are sums of two."""

@@ -58,6 +58,10 @@ class LossPass(NamedTuple):
     above_reference: np.ndarray | None = None
     # Of the whole mini-batch: trained tokens, sequences and passes; of its rank's part: tokens and passes; the ranks.
     whole: tuple[int, int, int, int, int, int] = (1, 1, 1, 1, 1, 1)
+    # Tokens from the first trained one of each sample on, whether trained or not, and all tokens: of this pass and of
+    # the whole mini-batch.
+    spans: tuple[int, int] = (1, 1)
+    whole_spans: tuple[int, int] = (1, 1)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -94,6 +98,7 @@ def token_losses(item: LossPass, rule: LossRule) -> np.ndarray:
     return losses
 
 
+SUM = "the sum over tokens"
 # Each way to make one number of all tokens: what the sum over a sequence's tokens counts, for each sequence.
 Weights = Callable[[LossPass], np.ndarray]
 
@@ -108,6 +113,9 @@ OF_RANKS: dict[str, Weights] = {
         item, item.whole[5] / item.whole[0]
     ),
     "the mean over the tokens of its rank's part of the mini-batch": lambda item: _each(item, 1 / item.whole[3]),
+    "the mean over the tokens of its rank's part, divided by the number of ranks": lambda item: _each(
+        item, 1 / (item.whole[3] * item.whole[5])
+    ),
     "the token mean of each micro-batch, divided by their number on the rank": lambda item: _each(
         item, 1 / (len(item.ratio) * item.whole[4])
     ),
@@ -116,7 +124,7 @@ REDUCTIONS: dict[str, Weights] = {
     "the mean over tokens": lambda item: _each(item, 1 / len(item.ratio)),
     "the mean over sequences of their token means": lambda item: 1 / (item.lengths * len(item.starts)),
     "the mean over sequences of their token sums": lambda item: _each(item, 1 / len(item.starts)),
-    "the sum over tokens": lambda item: _each(item, 1.0),
+    SUM: lambda item: _each(item, 1.0),
     "the mean over the mini-batch's tokens": lambda item: _each(item, 1 / item.whole[0]),
     "the mean over the mini-batch's sequences of their token means": lambda item: 1 / (item.lengths * item.whole[1]),
     "the token mean of each micro-batch, divided by their number": lambda item: _each(
@@ -125,8 +133,37 @@ REDUCTIONS: dict[str, Weights] = {
     "the sum over tokens divided by sequences times the longest": lambda item: _each(
         item, 1 / (len(item.starts) * int(item.lengths.max()))
     ),
+    "the token sum divided by the mini-batch's tokens after prompts, trained or not": lambda item: _each(
+        item, 1 / item.whole_spans[0]
+    ),
+    "the token sum divided by all of the mini-batch's tokens, prompts included": lambda item: _each(
+        item, 1 / item.whole_spans[1]
+    ),
+    "the token sum divided by the micro-batch's tokens after prompts, trained or not": lambda item: _each(
+        item, 1 / item.spans[0]
+    ),
+    "the token sum divided by all of the micro-batch's tokens, prompts included": lambda item: _each(
+        item, 1 / item.spans[1]
+    ),
+    "the mean over the mini-batch's tokens, divided by the number of micro-batches": lambda item: _each(
+        item, 1 / (item.whole[0] * item.whole[2])
+    ),
     **OF_RANKS,
 }
+
+
+_FIXED = "the token sum divided by a fixed "
+
+
+def divided_by(number: float) -> str:
+    """The reduction that divides the token sum of every pass by one number."""
+    return f"{_FIXED}{number:.10g}"
+
+
+def _weights_of(reduction: str, item: LossPass) -> np.ndarray:
+    if reduction.startswith(_FIXED):
+        return _each(item, 1 / float(reduction.removeprefix(_FIXED)))
+    return REDUCTIONS[reduction](item)
 
 
 class LossPasses:
@@ -141,11 +178,16 @@ class LossPasses:
         self._begins = np.cumsum([0, *(len(item.starts) for item in passes[:-1])])
         self._weights: dict[str, np.ndarray] = {}
 
-    def by(self, rule: LossRule) -> np.ndarray:
-        """Each pass's loss by a rule."""
-        losses = self.policy(rule)
+    @property
+    def differ_in_size(self) -> bool:
+        """Whether passes and mini-batches have different numbers of tokens: else each divisor is a fixed number."""
+        return min(len({item.whole[0] for item in self.each}), len({len(item.ratio) for item in self.each})) > 1
+
+    def by(self, rule: LossRule, weights: np.ndarray | float = 1.0) -> np.ndarray:
+        """Each pass's loss by a rule; `weights` is one for each token."""
+        losses = self.policy(rule, weights)
         for term, weight in (("entropy", rule.entropy), ("kl", rule.kl)):
-            column = self.term(term, rule.reduction)
+            column = self.term(term, rule.reduction, weights)
             losses = losses if column is None else losses + weight * column
         return losses
 
@@ -153,10 +195,10 @@ class LossPasses:
         """Without further terms; `weights` is one for each token."""
         return self.reduced(weights * token_losses(self.tokens, rule), rule.reduction)
 
-    def term(self, name: str, reduction: str) -> np.ndarray | None:
-        """A further term, not weighted; None where a pass lacks it."""
+    def term(self, name: str, reduction: str, weights: np.ndarray | float = 1.0) -> np.ndarray | None:
+        """A further term without its coefficient; None where a pass lacks it."""
         columns = [values for item in self.each if (values := getattr(item, name)) is not None]
-        return self.reduced(np.concatenate(columns), reduction) if len(columns) == len(self.each) else None
+        return self.reduced(weights * np.concatenate(columns), reduction) if len(columns) == len(self.each) else None
 
     def reduced(self, values: np.ndarray, reduction: str) -> np.ndarray:
         """One number of each pass, of the values of all tokens."""
@@ -169,7 +211,7 @@ class LossPasses:
 
     def of_sums(self, sums: np.ndarray, reduction: str) -> np.ndarray:
         if reduction not in self._weights:
-            self._weights[reduction] = np.concatenate([REDUCTIONS[reduction](item) for item in self.each])
+            self._weights[reduction] = np.concatenate([_weights_of(reduction, item) for item in self.each])
         numbers: np.ndarray = np.add.reduceat(sums * self._weights[reduction], self._begins, axis=-1)
         return numbers
 
@@ -199,9 +241,11 @@ def _passes(side: SideStep, *, wide: bool) -> Iterator[LossPass]:
     for passes in by_update.values():
         whole = sum(len(item.ratio) for item in passes), sum(len(item.starts) for item in passes), len(passes)
         ranks = {item.rank for item in passes}
+        spans = sum(item.spans[0] for item in passes), sum(item.spans[1] for item in passes)
         for found in passes:
             mine = [other for other in passes if other.rank == found.rank]
-            yield found._replace(whole=(*whole, sum(len(other.ratio) for other in mine), len(mine), len(ranks)))
+            of_rank = sum(len(other.ratio) for other in mine), len(mine), len(ranks)
+            yield found._replace(whole=(*whole, *of_rank), whole_spans=spans)
 
 
 def _pass(
@@ -236,6 +280,7 @@ def _pass(
         None if rollout is None or len(rollout) != len(new) else old - rollout,
         record.key.rank,
         None if gap is None else -gap,
+        spans=(sum(len(row.tokens) - row.prompt_length for row in rows), sum(len(row.tokens) for row in rows)),
     )
 
 

@@ -3,14 +3,15 @@ of every token."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from rldbg.analysis.explain.advantage_rules import shape_of
 from rldbg.analysis.explain.evidence import Explanation, Recomputed, applied, fit_factor, largest
 from rldbg.analysis.explain.kl_terms import KL_FORMULAS
-from rldbg.analysis.explain.loss_rules import REDUCTIONS, LossPass, LossPasses, LossRule
+from rldbg.analysis.explain.loss_rules import RATIOS, REDUCTIONS, SUM, LossPass, LossPasses, LossRule, divided_by
 
 _FEWEST = 3
 _REFINEMENTS = 9
@@ -27,22 +28,12 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
         return
     left, noise = everything.numbers - everything.by(rule), everything.noise
     yield from _fixed_denominator(label, everything, rule, left)
+    yield from _times_a_factor(label, everything, rule, left)
+    yield from _other_clip(label, everything, rule, left)
     yield from _other_kl(label, everything, rule, left)
     yield from _other_weights(label, everything, rule, left)
+    yield from _some_count_otherwise(label, everything, rule, left)
     numbers = everything.numbers
-    for what, chosen in _some_tokens(passes):
-        parts = everything.policy(rule, np.concatenate(chosen))
-        factor = fit_factor(parts, left)
-        if not abs(factor) > 1e-3:
-            continue
-        times = "are left out" if abs(factor + 1) < 1e-3 else f"count {1 + factor:.4g} times"
-        text = f"from log probs and rewards: {label}'s loss is as the other side's, but {what} {times}"
-        facts = {"side": label, "tokens": what, "factor": 1 + factor}
-        shown = Recomputed(numbers - left, numbers, numbers - left + factor * parts, _names(label))
-        rest = left - factor * parts
-        residual = largest(rest)
-        share = 1.0 if residual <= noise else max(0.0, 1 - float(np.linalg.norm(rest) / np.linalg.norm(left)))
-        yield Explanation("loss-of-some-tokens", text, residual, noise, facts, share, recomputed=shown)
     ratios = [np.exp(item.above_rollout) for item in passes if item.above_rollout is not None]
     for bound in (np.inf, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0):
         if len(ratios) == len(passes):
@@ -58,19 +49,82 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
                 return
 
 
-_SUM = "the sum over tokens"
+def _some_count_otherwise(label: str, passes: LossPasses, rule: LossRule, left: np.ndarray) -> Iterator[Explanation]:
+    """Some tokens count more or less, in the policy's term or in all of them."""
+    numbers = passes.numbers
+    of_terms = {"": passes.policy}
+    if rule.kl or rule.entropy:
+        of_terms = {" of the policy": passes.policy, "": passes.by}
+    for (term, made_of), (what, chosen) in itertools.product(of_terms.items(), _some_tokens(passes.each)):
+        parts = made_of(rule, np.concatenate(chosen))
+        factor = fit_factor(parts, left)
+        if not abs(factor) > 1e-3:
+            continue
+        times = "are left out" if abs(factor + 1) < 1e-3 else f"count {1 + factor:.4g} times"
+        text = f"from log probs and rewards: {label}'s loss{term} is as the other side's, but {what} {times}"
+        facts = {"side": label, "tokens": what, "factor": 1 + factor}
+        shown = Recomputed(numbers - left, numbers, numbers - left + factor * parts, _names(label))
+        rest = left - factor * parts
+        residual = largest(rest)
+        fits = residual <= passes.noise
+        share = 1.0 if fits else max(0.0, 1 - float(np.linalg.norm(rest) / np.linalg.norm(left)))
+        yield Explanation("loss-of-some-tokens", text, residual, passes.noise, facts, share, recomputed=shown)
 
 
 def _fixed_denominator(label: str, passes: LossPasses, rule: LossRule, left: np.ndarray) -> Iterator[Explanation]:
     """The token sum divided by one number in all passes, however many tokens they have."""
-    numbers, sums = passes.numbers, passes.by(rule._replace(reduction=_SUM))
+    numbers, sums = passes.numbers, passes.by(rule._replace(reduction=SUM))
     factor = fit_factor(sums, numbers)
-    several = len({item.whole[0] for item in passes.each}) > 1 and len({len(item.ratio) for item in passes.each}) > 1
-    if factor > 0 and several and rule.reduction != _SUM:
-        of = f"the token sum divided by a fixed {1 / factor:.6g}"
+    if factor > 0 and passes.differ_in_size and rule.reduction != SUM:
+        of = divided_by(float(f"{1 / factor:.6g}"))
         text = f"from log probs and rewards: {label}'s loss is {of}, the other side's is {rule.reduction}"
         facts = {"side": label, "denominator": 1 / factor}
         yield applied("aggregation", text, numbers - left, numbers, factor * sums, passes.noise, facts)
+
+
+def _times_a_factor(label: str, passes: LossPasses, rule: LossRule, left: np.ndarray) -> Iterator[Explanation]:
+    """The other side's rule times one number in all passes."""
+    numbers, made = passes.numbers, passes.numbers - left
+    factor = fit_factor(made, numbers)
+    if abs(factor) > 1e-6:
+        text = f"from log probs and rewards: {label}'s loss is the other side's times {factor:.6g}"
+        facts = {"side": label, "factor": factor}
+        yield applied("loss-scaled", text, made, numbers, factor * made, passes.noise, facts)
+
+
+def _other_clip(label: str, passes: LossPasses, rule: LossRule, left: np.ndarray) -> Iterator[Explanation]:
+    """One end of the other side's clip at a bound of its own, whatever number that is."""
+    # One number fits one pass, whatever it is: several must ask for the same.
+    if rule.form not in RATIOS or np.count_nonzero(np.abs(left) > MARGIN * passes.noise) < _FEWEST:
+        return
+    farthest = largest(RATIOS[rule.form](passes.tokens) - 1)
+    for end, words in ((0, "at least"), (1, "at most")):
+
+        def clipped(width: float, end: int = end) -> np.ndarray:
+            low, high = rule.clip
+            return passes.by(rule._replace(clip=(width, high) if end == 0 else (low, width)))
+
+        width = _best(lambda width, made=clipped: largest(passes.numbers - made(width)), 0.0, farthest)  # type: ignore[misc]
+        gap, usual = largest(passes.numbers - clipped(width)), rule.clip[end]
+        if gap <= passes.noise and 0 < width < farthest:
+            bound, other = (1 - width if end == 0 else 1 + width), "nothing"
+            if usual is not None:
+                other = f"{words} {1 - usual if end == 0 else 1 + usual:g}"
+            text = f"from log probs and rewards: the ratio is clipped to {words} {bound:.4g} in {label}"
+            facts = {"side": label, "bound": bound}
+            shown = Recomputed(passes.numbers - left, passes.numbers, clipped(width), _names(label))
+            text += f" and to {other} on the other side"
+            # Where either end alone would do, neither is known.
+            yield Explanation("clip", text, gap, passes.noise, facts, together=f"clip {words}", recomputed=shown)
+
+
+def _best(error: Callable[[float], float], low: float, high: float) -> float:
+    """The number between two others at which an error is smallest, refined around the best of a few."""
+    for _ in range(_REFINEMENTS):
+        tried = np.linspace(low, high, 12)
+        place = int(np.argmin([error(float(value)) for value in tried]))
+        low, high = float(tried[max(place - 1, 0)]), float(tried[min(place + 1, 11)])
+    return (low + high) / 2
 
 
 def _names(label: str) -> tuple[str, str]:
@@ -143,12 +197,7 @@ def _other_weights(label: str, passes: LossPasses, rule: LossRule, left: np.ndar
     def error(gamma: float) -> float:
         return largest(left - passes.policy(rule, gamma**to_end - 1))
 
-    low, high = 0.5, 1.0
-    for _ in range(_REFINEMENTS):
-        tried = np.linspace(low, high, 12)
-        place = int(np.argmin([error(float(gamma)) for gamma in tried]))
-        low, high = float(tried[max(place - 1, 0)]), float(tried[min(place + 1, 11)])
-    gamma = (low + high) / 2
+    gamma = _best(error, 0.5, 1.0)
     if error(gamma) <= noise < largest(left) and gamma < 1 - 1e-3:
         text = f"from log probs and rewards: {label}'s loss counts a token {gamma:.4g} times the next one: a discount"
         yield Explanation("discount", text, error(gamma), noise, {"side": label, "gamma": gamma})
@@ -162,7 +211,11 @@ def _some_tokens(passes: list[LossPass]) -> Iterator[tuple[str, list[np.ndarray]
         yield f"tokens of turn {turn}", [item.turn == turn for item in passes]
     yield "first tokens of answers", [item.place == 0 for item in passes]
     yield "last tokens of answers", [item.to_end == 0 for item in passes]
-    for rank in sorted({item.rank for item in passes}):
+    if any(item.turn.max() > 1 for item in passes):
+        yield "first tokens of samples", [(item.place == 0) & (item.turn == 1) for item in passes]
+        yield "last tokens of samples", [(item.to_end == 0) & item.is_last for item in passes]
+    ranks = sorted({item.rank for item in passes})
+    for rank in ranks if len(ranks) > 1 else ():
         yield f"tokens on rank {rank}", [np.full(len(item.ratio), item.rank == rank) for item in passes]
     by = {"probability": [item.log_probs for item in passes]}
     if all(item.uncertainty is not None for item in passes):
