@@ -36,7 +36,9 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
     in_a, in_b = identify(evidence.a), identify(evidence.b)
     if bool(in_a) != bool(in_b):
         label = "B" if in_a else "A"
-        yield from _started_anew(evidence, in_a or in_b, label) or _by_tensor(evidence, in_a or in_b, label)
+        right = in_a or in_b
+        found = _started_anew(evidence, right, label) or _pulled_back(evidence, right, label)
+        yield from found or _by_tensor(evidence, right, label)
         return
     pairs = [(a, b, list(_differences(a, b))) for a in in_a for b in in_b]
     if not pairs:
@@ -86,6 +88,40 @@ def _started_anew(evidence: Evidence, known: list[Optimizer], label: str) -> lis
     return [Explanation("optimizer-reset", text, found.residual, found.noise, facts, together="optimizer")]
 
 
+def _pulled_back(evidence: Evidence, known: list[Optimizer], label: str) -> list[Explanation]:
+    """The other side's optimizer, whose parameters are then averaged with those before the step of the run."""
+    history, rule = history_of(evidence.b if label == "B" else evidence.a), known[0].rule
+    if history is None or not history.step_starts:
+        return []
+    moments, anchor = moments_of(history, rule), 0
+    shares: list[float] = []
+    residual = 0.0
+    for place in range(min(history.step_starts), len(moments)):
+        # In the first update of a step the parameters before it are those before the step.
+        anchor = place - 1 if place in history.step_starts else anchor
+        before = history.parameters[place - 1]
+        moved = history.parameters[place] - before
+        direction = moments[place][0] / (moments[place][1] + rule.epsilon)
+        columns = [-direction, -history.shrinking(place - 1, rule), history.parameters[anchor] - before]
+        table = np.stack(columns[: 2 if anchor == place - 1 else 3], axis=1)
+        weights = np.linalg.lstsq(table, moved, rcond=None)[0].tolist()
+        left = moved - table @ weights
+        residual = max(residual, float(np.linalg.norm(left)) / max(float(np.linalg.norm(moved)), 1e-30))
+        shares += weights[2:]
+    if not shares or residual > FIT or not min(shares) > _SAME_SHARE or np.ptp(shares) > _SAME_SHARE * max(shares):
+        return []
+    share = float(np.median(shares))
+    text = (
+        f"after every update {label}'s parameters are {1 - share:.3g} times those of the other side's optimizer plus "
+        f"{share:.3g} times those before the step: an average of weights is trained on"
+    )
+    facts = {"side": label, "share": share}
+    return [Explanation("weights-averaged", text, residual, FIT, facts, together="optimizer")]
+
+
+_SAME_SHARE = 0.02
+
+
 def _until(history: History, count: int) -> History:
     columns = ("gradients", "norms", "largest", "tensor_norms", "parameters")
     return replace(history, **{name: getattr(history, name)[:count] for name in columns})
@@ -110,8 +146,8 @@ def _movements(history: History, optimizer: Optimizer) -> list[np.ndarray]:
         history = replace(history, norms=history.largest)
     moments = moments_of(history, rule)[1:]
     return [
-        -rate * (mean / (size + rule.epsilon) + optimizer.decay * before)
-        for rate, (mean, size), before in zip(optimizer.rates, moments, history.parameters, strict=False)
+        -rate * (mean / (size + rule.epsilon) + optimizer.decay * history.shrinking(place, rule))
+        for place, (rate, (mean, size)) in enumerate(zip(optimizer.rates, moments, strict=False))
     ]
 
 
@@ -139,21 +175,25 @@ def _by_tensor(evidence: Evidence, known: list[Optimizer], label: str) -> Iterat
     """The other side's optimizer with a learning rate or a weight decay of its own for some tensors."""
     side, right = (evidence.b, known[0]) if label == "B" else (evidence.a, known[0])
     rate = float(np.median(right.rates))
+    rule = right.rule._replace(shrinks_matrices_only=False)
     fits: dict[str, Optimizer] = {}
+    usual_decay: dict[str, float] = {}
     for name in side.tensors_of("param", side.updates("param")[0]):
         history = history_of(side, name)
         if history is not None:
-            fits[name] = fit_of(history, moments_of(history, right.rule), right.rule)
+            fits[name] = fit_of(history, moments_of(history, rule), rule)
+            shrinks = history.in_matrix.all() or not right.rule.shrinks_matrices_only
+            usual_decay[name] = right.decay if shrinks else 0.0
     if len(fits) < 2 or max(item.residual for item in fits.values()) > FIT:
         return
     rates = {name: float(np.median(item.rates)) for name, item in fits.items()}
     decays = {name: item.decay for name, item in fits.items() if abs(rates[name] - rate) <= 0.02 * rate}
     residual = max(item.residual for item in fits.values())
-    for id, what, values, usual, apart in (
-        ("learning-rate", "learning rate", rates, rate, 0.02 * rate),
-        ("weight-decay", "weight decay", decays, right.decay, 5e-3),
+    for id, what, values, usual, expected, apart in (
+        ("learning-rate", "learning rate", rates, rate, dict.fromkeys(rates, rate), 0.02 * rate),
+        ("weight-decay", "weight decay", decays, right.decay, usual_decay, 5e-3),
     ):
-        odd = {name: value for name, value in values.items() if abs(value - usual) > apart}
+        odd = {name: value for name, value in values.items() if abs(value - expected[name]) > apart}
         if 0 < len(odd) < len(values) and np.ptp(list(odd.values())) <= max(apart, 0.02 * abs(usual)):
             names = ", ".join(sorted(odd)[:4]) + (f" and {len(odd) - 4} more" if len(odd) > 4 else "")
             text = f"{label}'s {what} is {np.median(list(odd.values())):.4g} for {names}, and {usual:.4g} for the rest"
@@ -183,8 +223,8 @@ def _differences(a: Optimizer, b: Optimizer) -> Iterator[tuple[str, str, object,
         yield "learning-rate", "the learning rate is", a.rates[first], b.rates[first]
     if one.coupled != other.coupled:
         yield "weight-decay", "the weight decay is", _decay_text(one), _decay_text(other)
-    elif abs(a.decay - b.decay) > 5e-3:
-        yield "weight-decay", "the weight decay is", a.decay, b.decay
+    elif abs(a.decay - b.decay) > 5e-3 or (a.decay and one.shrinks_matrices_only != other.shrinks_matrices_only):
+        yield "weight-decay", "the weight decay is", _decay_of(a), _decay_of(b)
     if _may_be_clipped_alike(a, b) or _may_be_clipped_alike(b, a):
         pass
     elif one.clips != other.clips:
@@ -209,6 +249,12 @@ def _may_be_clipped_alike(one: Optimizer, other: Optimizer) -> bool:
 def _kind(rule: OptimizerRule) -> str:
     """What an optimizer is called: Adam without a first moment and without bias correction is RMSprop."""
     return f"RMSprop (smoothing {rule.betas[1]:g})" if not rule.corrects and rule.betas[0] == 0 else rule.kind
+
+
+def _decay_of(optimizer: Optimizer) -> object:
+    if optimizer.rule.shrinks_matrices_only and optimizer.decay:
+        return f"{optimizer.decay:.4g} for matrices only (not for biases and norms)"
+    return optimizer.decay
 
 
 def _decay_text(rule: OptimizerRule) -> str:

@@ -107,6 +107,7 @@ def history_of(side: SideStep, only: str | None = None) -> History | None:
         gradients.append(flat[::stride])
         sizes = [np.full(gradient[name].size, np.linalg.norm(gradient[name])) for name in names]
         of_tensors.append(np.concatenate(sizes)[::stride])
+        in_matrix = np.concatenate([np.full(gradient[name].size, gradient[name].ndim > 1) for name in names])
         parameters.append(np.concatenate([parameter[name].ravel() for name in names])[::stride])
     if len({len(row) for row in gradients}) != 1:
         return None
@@ -117,7 +118,7 @@ def history_of(side: SideStep, only: str | None = None) -> History | None:
         return None
     history = History(
         *(np.stack(gradients), np.asarray(norms), np.asarray(largest), np.stack(of_tensors)),
-        *(after, starts, rate_of(after[:, moving])),
+        *(after, starts, rate_of(after[:, moving]), in_matrix[::stride]),
     )
     return _of_elements(history, moving)
 
@@ -126,7 +127,8 @@ def _of_elements(history: History, chosen: np.ndarray) -> History:
     gradients, sizes, parameters = (
         values[:, chosen] for values in (history.gradients, history.tensor_norms, history.parameters)
     )
-    return replace(history, gradients=gradients, tensor_norms=sizes, parameters=parameters)
+    in_matrix = history.in_matrix[chosen]
+    return replace(history, gradients=gradients, tensor_norms=sizes, parameters=parameters, in_matrix=in_matrix)
 
 
 def _some(history: History) -> History:
@@ -138,18 +140,32 @@ def _some(history: History) -> History:
 def identify(side: SideStep) -> list[Optimizer]:
     """The optimizers that fit equally well, the simpler ones first; empty when nothing fits."""
     history = history_of(side)
-    return [] if history is None else _identified(history)
+    return [] if history is None else identified(history)
 
 
-def _identified(history: History) -> list[Optimizer]:
+def identified(history: History) -> list[Optimizer]:
+    views = [history]
+    if len(np.unique(history.in_matrix)) > 1:
+        views.append(replace(history, seeks_in_matrices=True))
+    for found, view in ((fits(view), view) for fits in (_usual, _unusual) for view in views):
+        if found:
+            is_some = view.seeks_in_matrices
+            return [replace(item, rule=item.rule._replace(shrinks_matrices_only=is_some)) for item in found]
+    return []
+
+
+def _usual(history: History) -> list[Optimizer]:
     found = fitting(history, CLIPS, KINDS)
     # A learning rate of each step's own hides a correction, but for epsilon, which it leaves more of than rounding.
     if not found or all(item.residual > 2 * item.rounding for item in found):
         plain = fitting(history, CLIPS, _UNCORRECTED, corrects=False)
         best = [min((item.residual for item in fits), default=np.inf) for fits in (found, plain)]
         found = plain if best[1] < best[0] / 2 else found
-    if not found and history.step_starts:
-        found = fitting(history, CLIPS, KINDS, restarts=True)
+    return found
+
+
+def _unusual(history: History) -> list[Optimizer]:
+    found = fitting(history, CLIPS, KINDS, restarts=True) if history.step_starts else []
     if not found:
         found = [item for decay in _COUPLED for item in fitting(history, CLIPS, KINDS[:4], coupled=decay)]
     found = found or fitting(history, CLIPS, _RARE) or fitting(history, _clips_between(history), KINDS[:4])
@@ -255,13 +271,14 @@ class _Few:
 
     def not_refuted(self, rule: OptimizerRule, epsilons: Sequence[float]) -> list[float]:
         moments = moments_of(self._part, rule)
-        return [epsilon for epsilon in epsilons if self._may_fit(moments, epsilon)]
+        return [epsilon for epsilon in epsilons if self._may_fit(moments, rule, epsilon)]
 
-    def _may_fit(self, moments: list[tuple[np.ndarray, np.ndarray]], epsilon: float) -> bool:
+    def _may_fit(self, moments: list[tuple[np.ndarray, np.ndarray]], rule: OptimizerRule, epsilon: float) -> bool:
         parameters = self._part.parameters
         for place in range(1, len(moments)):
             direction = moments[place][0] / (moments[place][1] + epsilon)
-            left = _left(direction, parameters[place - 1], parameters[place] - parameters[place - 1])[0]
+            before = self._part.shrinking(place - 1, rule)
+            left = _left(direction, before, parameters[place] - parameters[place - 1])[0]
             if not float(left @ left) <= _SURELY * self._allowed[place - 1]:
                 return False
         return True
@@ -282,7 +299,7 @@ def fit_of(history: History, moments: list[tuple[np.ndarray, np.ndarray]], rule:
         mean, size = moments[place]
         direction = mean / (size + rule.epsilon)
         before, moved = history.parameters[place - 1], history.parameters[place] - history.parameters[place - 1]
-        left, rate, shrink = _left(direction, before, moved)
+        left, rate, shrink = _left(direction, history.shrinking(place - 1, rule), moved)
         whole = max(float(moved @ moved), 1e-60)
         worst = max(worst, float(np.sqrt(left @ left / whole)))
         gaps = np.spacing(np.abs(before).astype(np.float32)).astype(np.float64)

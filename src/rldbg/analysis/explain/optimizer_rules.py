@@ -34,6 +34,8 @@ class OptimizerRule(NamedTuple):
     corrects: bool = True
     # Further places, of all updates, before which moments are reset.
     resets: tuple[int, ...] = ()
+    # Whether only matrices shrink, not biases and the weights of norms, as many people configure it.
+    shrinks_matrices_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,15 @@ class History:
     step_starts: frozenset[int]
     # About the learning rate.
     rate: float
+    # [elements], whether an element's tensor has more than one dimension.
+    in_matrix: np.ndarray
+    # Whether weight decay is sought in matrices only, whatever a rule says.
+    seeks_in_matrices: bool = False
+
+    def shrinking(self, place: int, rule: OptimizerRule) -> np.ndarray:
+        """The parameters after a step, 0 where weight decay leaves them alone."""
+        before: np.ndarray = self.parameters[place]
+        return np.where(self.in_matrix, before, 0.0) if self.seeks_in_matrices or rule.shrinks_matrices_only else before
 
 
 def moments_of(history: History, rule: OptimizerRule) -> list[tuple[np.ndarray, np.ndarray]]:
