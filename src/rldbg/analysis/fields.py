@@ -18,7 +18,7 @@ from rldbg.analysis.pairing import row_count
 from rldbg.analysis.row_places import RowPlace
 from rldbg.analysis.rows import Rows, compare_rows
 from rldbg.analysis.stages import Stage, stage_of
-from rldbg.analysis.tolerances import OF_MODEL, Tolerance, Tolerances
+from rldbg.analysis.tolerances import OF_MODEL, Tolerance, Tolerances, is_learning_rate
 from rldbg.analysis.unpadding import TRAINED
 from rldbg.analysis.whole import Block
 from rldbg.recording import Ragged, Record
@@ -234,8 +234,10 @@ def _compare_leaves(
     total = Measured()
     first: Place | None = None
     worst: Place | None = None
-    tolerance = tolerances.of(block.a.key.kind, name, "float32", "float32")
+    usual = tolerances.of(block.a.key.kind, name, "float32", "float32")
     for path, a, b in leaves:
+        is_rate = is_learning_rate(path)
+        tolerance = tolerances.of(block.a.key.kind, name, "float32", "float32", path) if is_rate else usual
         measured = compare_leaf(a, b, tolerance)
         if measured.beyond:
             place = _leaf_place(block, path, a, b)

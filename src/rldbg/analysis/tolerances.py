@@ -8,6 +8,7 @@ whose rounding error grows with their terms (gradients).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,12 +82,15 @@ _LOSS = _Class(absolute=100, relative=100)
 _GRADIENT = _Class(absolute=1, relative=1000, scale=400)
 _PARAMETER = _Class(absolute=16, relative=100)
 _OTHER = _Class(absolute=200, relative=200, scale=20)
+# A learning rate is the result of a schedule, not of sums over tokens: small ones differ as large ones do.
+_LEARNING_RATE = _Class(absolute=0, relative=16)
+_IS_LEARNING_RATE = re.compile(r"(^|[./_-])(lr|learning_rate)$", re.IGNORECASE)
 
 # Log probs that may differ by 1, probabilities by a factor of e: the two runs have forgotten what they had in common.
 _NOTHING_KNOWN = 1.0
 
 # Not computed by a forward pass: a perturbed parameter does not change it.
-_NOT_OF_THE_MODEL = (_REWARD, _ADVANTAGE, _PARAMETER)
+_NOT_OF_THE_MODEL = (_REWARD, _ADVANTAGE, _PARAMETER, _LEARNING_RATE)
 # Ratios of probabilities, and means that one large ratio may dominate (a token that the reference finds likely).
 _OF_RATIOS = (_RATIO, _LOSS)
 # An optimizer step: (step, epoch, mini-batch).
@@ -115,6 +119,14 @@ _CLASSES: dict[str, _Class] = {
 }
 
 
+def is_learning_rate(name: str) -> bool:
+    return bool(_IS_LEARNING_RATE.search(name))
+
+
+def _class_of(field: str) -> _Class:
+    return _CLASSES.get(field, _LEARNING_RATE if is_learning_rate(field) else _OTHER)
+
+
 def log_prob_error(roundoff: float) -> float:
     """By how much a log prob may be off that is computed with this unit roundoff."""
     return _LOG_PROB.absolute * roundoff
@@ -127,7 +139,7 @@ def knows_nothing(roundoff: float) -> bool:
 
 def passed_on(field: str, roundoff: float) -> Tolerance:
     """What inputs that are off by a relative `roundoff` add to the tolerance of a field."""
-    kind_of_value = _CLASSES.get(field, _OTHER)
+    kind_of_value = _class_of(field)
     if kind_of_value in _NOT_OF_THE_MODEL:
         return EXACT
     if knows_nothing(roundoff):
@@ -237,9 +249,9 @@ class Tolerances:
             return EXACT
         # Text formats return doubles for what was single precision; trainers record nothing finer than that.
         roundoff = max(roundoff, _ROUNDOFF["float32"])
-        derived = _CLASSES.get(quantity or field, _OTHER).tolerance(roundoff)
+        derived = _class_of(quantity or field).tolerance(roundoff)
         if self._roundoff:
-            follows = _CLASSES.get(quantity or field) in _OF_RATIOS
+            follows = _class_of(quantity or field) in _OF_RATIOS
             extra = passed_on(quantity or field, min(self._roundoff, self._of_losses) if follows else self._roundoff)
             derived = Tolerance(derived.atol + extra.atol, derived.rtol + extra.rtol, derived.scale + extra.scale)
         if self._engine and field == "logprobs":

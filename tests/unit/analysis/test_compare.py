@@ -351,3 +351,11 @@ def test_one_column_of_padding_that_only_one_side_can_know_is_no_difference(tmp_
             recorder.record("forward_data", step=0, micro=0, samples=samples, **passed | {"input_ids": changed})
     verdicts = [compare(rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / name)).verdict for name in ("same", "other")]
     assert verdicts == ["equal", "different"]
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("actor/lr", "different"), ("actor/grad_norm", "equal within noise")])
+def test_a_small_learning_rate_is_compared_by_its_own_size(tmp_path, name, verdict):
+    for folder, value in (("a", 1e-6), ("b", 2e-6)):
+        with rldbg.Recorder(tmp_path / folder) as recorder:
+            recorder.record("metrics", step=0, metrics={name: value})
+    assert compare(rldbg.open(tmp_path / "a"), rldbg.open(tmp_path / "b")).verdict == verdict
