@@ -117,6 +117,11 @@ def by_the_spread_of_all(_advantages, rewards, groups):
     return grpo_advantages(rewards, groups, scale_by_std=False) / rewards.std()
 
 
+def over_groups_of_others(_advantages, rewards, _groups):
+    """Groups as a shuffle of the samples leaves them."""
+    return grpo_advantages(rewards, np.random.default_rng(3).permutation(np.repeat(np.arange(4), PER_GROUP)))
+
+
 def again_by_mini_batch(advantages, *_):
     return np.concatenate([(part - part.mean()) / part.std() for part in np.split(advantages, 2)])
 
@@ -269,6 +274,7 @@ SCENARIOS = [
     ("reward-of-group", "reward", {"rewards": half_of_them_the_mean}, ()),
     ("reward-of-some", "reward", {"rewards": without_bonus_of_short_ones}, ()),
     ("gradient-cut", "gradient", {"gradient": lambda g, _n: {"w": g["w"], "v": 0 * g["v"]}}, ()),
+    ("advantage-normalisation", "advantage", {"advantages": over_groups_of_others}, ()),
     (
         "advantage-normalisation",
         "advantage",

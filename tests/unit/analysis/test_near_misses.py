@@ -74,6 +74,12 @@ def halves(advantages, rewards, groups):
     return found
 
 
+def over_other_groups_and_one_off(_advantages, rewards, _groups):
+    """Groups of other samples; one advantage does not follow from them."""
+    groups = np.random.default_rng(3).permutation(np.repeat(np.arange(4), PER_GROUP))
+    return grpo_advantages(rewards, groups) + 0.05 * (np.arange(len(rewards)) == 7)
+
+
 def by_turns_and_one_off(row, mask):
     """Divided by the number of turns, but for the last token."""
     turns = max(int(np.count_nonzero(np.diff(np.append(0, mask)) == 1)), 1)
@@ -116,6 +122,8 @@ NEAR = [
     ("reward-by-length", "reward", {"rewards": lambda r: jitter(r)}),
     ("reward-by-turn", "reward", {"turns": True, "rewards": lambda r: np.where(np.arange(16) == 3, r / 2, r)}),
     ("advantage-normalisation", "advantage", {"advantages": halves}),
+    ("advantage-normalisation", "advantage", {"advantages": over_other_groups_and_one_off}),
+    ("of-rollout", "old_log_probs", {"old": lambda rows: [*rows[:5], *jitter_rows(rows[5:])]}),
     ("scaled", "advantage", {"advantages": lambda a, *_: np.where(np.arange(16) % PER_GROUP, 2 * a, a)}),
     ("offset", "advantage", {"advantages": lambda a, *_: jitter(a + 0.5)}),
     ("advantage-clipped", "advantage", {"advantages": lambda a, *_: 0.9 * np.clip(a, -0.5, 0.5)}),
@@ -137,6 +145,7 @@ NEAR = [
     ("gradient-clipped", "gradient", {"gradient": lambda g, _n: {k: np.tanh(v) for k, v in g.items()}}),
     ("gradient-rows-zero", "gradient", {"gradient": lambda g, _n: {k: v * rows_but_one(v) for k, v in g.items()}}),
     ("gradient-centred", "gradient", {"gradient": lambda g, _n: {k: v - 0.9 * v.mean() for k, v in g.items()}}),
+    ("weights-averaged", "parameter", {"optimizer": lambda _s: {"rate": 0.009}}),
     ("optimizer-kind", "parameter", {"optimizer": lambda _s: {"betas": (0.9, 0.9)}}),
     ("gradient-zero", "gradient", {"gradient": lambda g, _n: {k: 1e-3 * v for k, v in g.items()}}),
     ("precision", "gradient", {"gradient": lambda g, _n: {k: bits(v, 8) * 1.001 for k, v in g.items()}}),
@@ -267,3 +276,16 @@ def test_a_kl_that_is_hardly_more_than_rounding_tells_no_rule():
     """Two clean runs whose policy has hardly moved: each sum is off by its own rounding."""
     sides = [ImaginedRun(kl=lambda kl, _gap, off=off: 1e-6 * off * kl).side() for off in (1.005, 1.004)]
     assert explain(*sides, Stage.LOSS, 0).explanations == []
+
+
+def test_engines_that_agree_hold_the_same_weights_however_old_these_are():
+    """An engine that is behind on both sides is not what makes them differ; one that is behind on one side is."""
+    old = ImaginedRun().log_probs(-0.3)[0]  # the reference's
+    behind = ImaginedRun(rollout=lambda _rows: old).side()
+    everywhere = ImaginedRun(
+        rollout=lambda _rows: old, old=lambda _rows: [row + 1e-6 for row in old], new=lambda _rows, _number: old
+    ).side()
+    names = [
+        [item.id for item in explain(right, behind, Stage.TRAJECTORY, 0).explanations] for right in (RIGHT, everywhere)
+    ]
+    assert names[0] == ["weights-not-synced"] and "weights-not-synced" not in names[1]

@@ -23,6 +23,7 @@ from rldbg.analysis.explain.permuted import permuted_rows
 from rldbg.analysis.explain.wherever import wherever
 
 _NOISE = 2e-5
+_FEWEST_COPIED = 3
 
 
 def differs(evidence: Evidence, quantity: str) -> bool:
@@ -287,17 +288,21 @@ def _later(side: SideStep, quantity: str, source: str) -> list[bool | None]:
 
 
 def of_rollout(evidence: Evidence) -> Iterator[Explanation]:
-    """One side's old log probs are the rollout's, bit for bit; the other side's are its trainer's."""
+    """One side's old log probs are the rollout's, bit for bit, in all samples or in some; else they are its trainer's,
+    as all of the other side's are."""
     for label, right, wrong in evidence.directions:
         sides = (evidence.a, evidence.b)
-        found = [sample.trained("rollout_log_probs", "old_log_probs") for sample in sides[wrong].samples.values()]
-        rows = [values for values in found if values is not None]
-        copied = bool(rows) and all(np.array_equal(values[0], values[1]) for values in rows)
-        own = [_same(side, "old_log_probs", "log_probs", (0, 0)) for side in (sides[wrong], sides[right])]
-        if copied and own == [False, True]:
-            text = f"{label}'s old log probs are those of the rollout, bit for bit; the other side's are its trainer's"
+        names = ("rollout_log_probs", "old_log_probs", "log_probs")
+        rows = [found for sample in sides[wrong].samples_at((0, 0)).values() if (found := sample.trained(*names))]
+        odd = [found for found in rows if not agree(found[1].astype(float), found[2].astype(float), contexts.NOISE)]
+        # A few that agree bit for bit may do so because nothing was trained yet.
+        few = f" in {len(odd)} of {len(rows)} samples" if len(odd) < len(rows) else ""
+        copied = len(odd) >= _FEWEST_COPIED and all(np.array_equal(found[0], found[1]) for found in odd)
+        if copied and _same(sides[right], "old_log_probs", "log_probs", (0, 0)):
+            text = f"{label}'s old log probs are those of the rollout, bit for bit{few}"
+            text += "; the other side's are its trainer's"
             made = _taken(evidence, label, "old_log_probs", "rollout_log_probs")
-            yield Explanation("of-rollout", text, parameters={"side": label}, recomputed=made)
+            yield Explanation("of-rollout", text, parameters={"side": label}, recomputed=None if few else made)
 
 
 def _same(side: SideStep, first: str, second: str, update: tuple[int, int]) -> bool | None:

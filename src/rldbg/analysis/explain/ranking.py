@@ -36,7 +36,7 @@ _DESCRIPTIONS = frozenset(
     )
 )
 # fmt: on
-_LOCATIONS = frozenset({"rollout-mismatch", "one-term", "samples-agree", "version-differs"})
+_LOCATIONS = frozenset({"rollout-mismatch", "one-term", "samples-agree", "some-gradients", "version-differs"})
 # The first follows from the second, which says more.
 _FOLLOWS = {
     "advantage-clipped": {"last-turn-only", "last-token-only"},

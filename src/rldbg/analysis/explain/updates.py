@@ -134,6 +134,21 @@ def scaled_by_tensor(evidence: Evidence) -> Iterator[Explanation]:
     yield Explanation("gradient-scaled-by-tensor", text, max(left.values()), 1e-3, facts, share, recomputed=made)
 
 
+def of_some_tensors(evidence: Evidence) -> Iterator[Explanation]:
+    """The gradients of some tensors differ, and those of all others agree: the fault lies in how these are made."""
+    a, b = (side.tensors("gradient", evidence.update) for _, side in evidence.sides)
+    keys = _shared(a, b)
+    odd = sorted({name for name, rank in keys if _apart(a[name, rank], b[name, rank])})
+    rest = {name for name, _ in keys} - {*odd}
+    if odd and len(odd) <= len(rest):
+        some = ", ".join(odd[:4]) + (f" and {len(odd) - 4} more" if len(odd) > 4 else "")
+        text = (
+            f"only the gradients of {some} differ, those of {len(rest)} others agree: losses are the same, and these "
+            "are reduced, scaled or cut in another way"
+        )
+        yield Explanation("some-gradients", text, parameters={"names": odd}, share=0.5)
+
+
 def tensors_without(evidence: Evidence) -> Iterator[Explanation]:
     """The whole gradient of some tensors is 0 on one side, and everything else is equal."""
     gradients = [side.tensors("gradient", evidence.update) for _, side in evidence.sides]
@@ -309,7 +324,7 @@ HYPOTHESES = {
     "trajectory": (_rounding("param"),),
     "gradient": (
         *(not_reduced, carried_over, scaled, clipped, scaled_by_tensor),
-        *(missing, tensors_without, rows_without, centred, _rounding("gradient")),
+        *(of_some_tensors, missing, tensors_without, rows_without, centred, _rounding("gradient")),
     ),
     "parameter": (per_pass, _rounding("param"), drifted_replica, skipped, frozen),
 }
