@@ -54,6 +54,27 @@ def guarded(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, sla
     return None
 
 
+def _deviations(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    return _of_groups(lambda part: part.std(ddof=1) if len(part) > 1 else 0.0, rewards, groups)
+
+
+def with_one_baseline(advantages: np.ndarray, rewards: np.ndarray, groups: np.ndarray, slack: float) -> str | None:
+    """One number that is subtracted from all rewards, such as a running mean; None where there is none.
+
+    Samples of groups without a deviation tell nothing of a rule that divides by it.
+    """
+    deviation = _deviations(rewards, groups)
+    for divisor, text in (
+        (np.ones_like(deviation), "a baseline of {:.4g} for all samples"),
+        (deviation, "a baseline of {:.4g} for all samples and group standard deviation"),
+    ):
+        told = divisor > slack
+        found = (rewards - advantages * divisor)[told]
+        if len(np.unique(np.round(rewards[told], 6))) > 2 and np.ptp(found) <= slack * max(1.0, float(divisor.max())):
+            return text.format(float(np.median(found)))
+    return None
+
+
 def normalisations(
     rewards: np.ndarray, groups: np.ndarray, lengths: np.ndarray | None = None
 ) -> Iterator[tuple[str, np.ndarray]]:
@@ -83,7 +104,7 @@ def normalisations(
         (scaled - scaled.mean()) / (scaled.std(ddof=1) + 1e-6) if len(scaled) > 1 else scaled,
     )
     yield "group, then whole batch (population standard deviation)", (scaled - scaled.mean()) / (scaled.std() + 1e-8)
-    deviation = np.divide(centred, scaled, out=np.zeros_like(centred), where=scaled != 0)
+    deviation = _deviations(rewards, groups)
     yield (
         "batch mean, group standard deviation",
         np.divide(rewards - rewards.mean(), deviation, out=np.zeros_like(centred), where=deviation != 0),

@@ -8,7 +8,7 @@ import pytest
 import rldbg
 from rldbg.algorithms import grpo_advantages
 from rldbg.analysis import compare
-from rldbg.analysis.explain import clips, contexts, sampling
+from rldbg.analysis.explain import clips, contexts, rewards, sampling
 from rldbg.analysis.explain.advantage_rules import Scored, _shaped, shape_of
 from rldbg.analysis.explain.aggregation import MiniBatchTotals, PassStatistics
 from rldbg.analysis.explain.evidence import Explanation
@@ -17,7 +17,7 @@ from rldbg.analysis.explain.loss_rules import LossPass, LossPasses, LossRule, di
 from rldbg.analysis.explain.loss_variations import near_rules
 from rldbg.analysis.explain.permuted import permutation, permuted_rows
 from rldbg.analysis.explain.ranking import ranked
-from rldbg.analysis.normalisation import guarded
+from rldbg.analysis.normalisation import guarded, normalisations, with_one_baseline
 from rldbg.analysis.tokens import SampleTokens, Values
 from rldbg.core import SampleId
 from rldbg.recording import RecordKey
@@ -293,3 +293,62 @@ def test_a_divisor_of_its_own_is_found_if_it_is_a_plain_number(divisor, known):
     assert not list(tried.fitting(PLAIN._replace(reduction=""), ("kl",)))
     found = {rule.reduction for rule in tried.divided(PLAIN._replace(reduction=""), ("kl",))}
     assert found == ({divided_by(divisor)} if known else set())
+
+
+@pytest.mark.parametrize(
+    ("advantages", "said"),
+    [
+        (lambda r, _spread: r - 0.4, "a baseline of 0.4 for all samples"),
+        (lambda r, spread: (r - 0.4) / spread, "a baseline of 0.4 for all samples and group standard deviation"),
+        (lambda r, spread: (r - np.repeat([0.4, 0.4, 0.6], 4)) / spread, None),
+    ],
+    ids=["alone", "by deviation", "of each group"],
+)
+def test_one_baseline_for_all_samples_is_told(advantages, said):
+    given = np.random.default_rng(0).random(12)
+    spread = np.repeat(given.reshape(3, 4).std(1, ddof=1), 4)
+    found = with_one_baseline(advantages(given, spread), given, np.repeat(np.arange(3), 4), 1e-3)
+    assert found == said
+
+
+def test_the_deviation_of_a_group_is_known_where_a_reward_is_its_mean():
+    given, groups = np.asarray([1.5, 0.5, 0.25, 0.75, 1.0, 1.0, 1.0, 0.25]), np.repeat([0, 1], 4)
+    spread = np.repeat(given.reshape(2, 4).std(1, ddof=1), 4)
+    found = dict(normalisations(given, groups))["batch mean, group standard deviation"]
+    np.testing.assert_allclose(found, (given - given.mean()) / spread, rtol=1e-6)
+
+
+def rewarded(count, bonus):
+    """Pairs of samples with rewards and lengths; the second of each has what `bonus` gives it."""
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        length, reward = int(rng.integers(3, 12)), float(rng.integers(0, 8)) / 4
+        tokens, mask = rng.integers(5, 60, 2 + length), np.repeat([0, 1], [2, length])
+        pair = [SampleTokens(SampleId("g", number), tokens, mask, value) for value in (reward, reward)]
+        pair[1].reward = reward + bonus(length, reward, number)
+        yield tuple(pair)
+
+
+def both_conditions(length, reward, _number):
+    return 0.25 * (length < 8 and reward > 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "bonus", "is_named"),
+    [
+        (40, both_conditions, True),
+        (10, both_conditions, False),  # so few samples meet two conditions by chance
+        (40, lambda length, reward, number: both_conditions(length, reward, number) * (number > 12), False),
+        (40, lambda _length, _reward, number: 0.25 * (number % 3 == 0), False),
+    ],
+    ids=["two conditions", "few samples", "some of them", "others"],
+)
+def test_a_bonus_for_samples_that_meet_two_conditions_is_told(count, bonus, is_named):
+    side = SimpleNamespace(steps=lambda _kind: set())
+    passes = SimpleNamespace(side=side)
+    pairs = list(rewarded(count, bonus))
+    assert any(one.reward != other.reward for one, other in pairs)
+    found = list(rewards.of_some(SimpleNamespace(samples=pairs, a=passes, b=passes, step=0)))
+    assert len(found) == is_named
+    if is_named:
+        assert "at most 7 trained tokens" in found[0].explains and "a reward of at least 1.25" in found[0].explains

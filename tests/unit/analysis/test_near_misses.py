@@ -123,6 +123,7 @@ NEAR = [
     ("reward-by-turn", "reward", {"turns": True, "rewards": lambda r: np.where(np.arange(16) == 3, r / 2, r)}),
     ("advantage-normalisation", "advantage", {"advantages": halves}),
     ("advantage-normalisation", "advantage", {"advantages": over_other_groups_and_one_off}),
+    ("advantage-normalisation", "advantage", {"advantages": lambda _a, r, _g: jitter(r - 0.4)}),
     ("of-rollout", "old_log_probs", {"old": lambda rows: [*rows[:5], *jitter_rows(rows[5:])]}),
     ("scaled", "advantage", {"advantages": lambda a, *_: np.where(np.arange(16) % PER_GROUP, 2 * a, a)}),
     ("offset", "advantage", {"advantages": lambda a, *_: jitter(a + 0.5)}),

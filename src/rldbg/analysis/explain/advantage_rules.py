@@ -15,7 +15,7 @@ import numpy as np
 from rldbg.algorithms import grpo_advantages
 from rldbg.analysis.explain.evidence import largest, small
 from rldbg.analysis.explain.passes import SideStep
-from rldbg.analysis.normalisation import guarded, normalisations
+from rldbg.analysis.normalisation import guarded, normalisations, with_one_baseline
 from rldbg.analysis.tokens import SampleTokens
 
 SLACK = 1e-3
@@ -77,7 +77,7 @@ def rules_giving(advantages: np.ndarray, scored: Scored, side: SideStep) -> list
     if found:
         return found
     own = _numbers([sample.sample.group_id for sample in scored.samples])
-    odd = guarded(advantages, scored.rewards, own, SLACK)
+    odd = guarded(advantages, scored.rewards, own, SLACK) or with_one_baseline(advantages, scored.rewards, own, SLACK)
     return [odd] if odd else list(_shaped(advantages, scored, own))
 
 

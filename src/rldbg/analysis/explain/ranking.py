@@ -71,6 +71,7 @@ _FOLLOWS = {
     "reward-clipped": {"reward-affine", "reward-rounded"},
     "reward-normalised": {"reward-affine"},
     "reward-by-turn": {"reward-affine"},
+    "reward-of-some": {"reward-clipped"},
     "reward-of-group": {"reward-affine", "rows-permuted"},
     "samples-copied": {"samples-duplicated", "group-shares-seed", "greedy"},
     "samples-duplicated": {"group-shares-seed", "greedy"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -109,24 +110,46 @@ def of_some(evidence: Evidence) -> Iterator[Explanation]:
     amount = float(np.median(gap[apart]))
     if not small(gap[apart] - amount, 1e-5 * max(1.0, abs(amount))):
         return
-    lengths = np.asarray([np.count_nonzero(a.loss_mask) for a, _ in known])
-    last = np.asarray([int(a.tokens[a.loss_mask != 0][-1]) if a.loss_mask.any() else -1 for a, _ in known])
-    ends = last[np.argmax(apart)], last[np.argmin(apart)]
-    parts = {
-        f"that end with token {ends[0]}": last == ends[0],
-        f"that do not end with token {ends[1]}": last != ends[1],
-    }
-    parts["of the maximum length"] = lengths == lengths.max()
-    parts["shorter than the maximum"] = lengths < lengths.max()
-    # That a part of so many samples is the one that differs by chance, for each part that was tried.
-    chance = len(parts) / math.comb(len(gap), int(apart.sum()))
-    fitting = [what for what, chosen in parts.items() if np.array_equal(chosen, apart)]
+    parts = dict(_parts(known, apart))
+    # A condition on the reward alone is a rule for rewards, of which others say more.
+    single = [what for what in parts if not what.startswith(_OF_REWARD)]
+    fitting = [what for what in single if np.array_equal(parts[what], apart)]
+    tries = len(single)
+    if not fitting:
+        pairs = {f"{one} and {other}": parts[one] & parts[other] for one, other in itertools.combinations(parts, 2)}
+        fitting = [what for what, chosen in pairs.items() if np.array_equal(chosen, apart)]
+        tries = len(pairs)
+    # That a part of so many samples is the one that differs by chance, for each part that was tried: bounds are chosen
+    # among the samples' values.
+    chance = tries * (len(gap) if tries == len(single) else len(gap) ** 2) / math.comb(len(gap), int(apart.sum()))
     if fitting and chance <= _CHANCE:
         what = " (or ".join(fitting[:2]) + (", which are the same here)" if len(fitting) > 1 else "")
         text = f"B's rewards are A's {amount:+.6g} for all samples {what}, and equal for the others"
         facts = {"amount": amount, "samples": fitting}
         rows = [(a.reward, b.reward, a.reward + amount * n) for (a, b), n in zip(known, apart, strict=True) if a.reward]
         yield Explanation("reward-of-some", text, parameters=facts, recomputed=Recomputed.of_rows(rows))
+
+
+_OF_REWARD = "with a reward of"
+
+
+def _parts(known: list[SamplePair], apart: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Conditions that a sample meets or does not: how it ends, how long it is, what its reward is."""
+    last = np.asarray([int(a.tokens[a.loss_mask != 0][-1]) if a.loss_mask.any() else -1 for a, _ in known])
+    ends = last[np.argmax(apart)], last[np.argmin(apart)]
+    yield f"that end with token {ends[0]}", last == ends[0]
+    yield f"that do not end with token {ends[1]}", last != ends[1]
+    lengths = np.asarray([np.count_nonzero(a.loss_mask) for a, _ in known])
+    yield "of the maximum length", lengths == lengths.max()
+    yield "shorter than the maximum", lengths < lengths.max()
+    rewards = np.asarray([float(a.reward or 0.0) for a, _ in known])
+    for what, values in (("trained tokens", lengths), ("reward", rewards)):
+        # Whatever holds all that differ has their least or their largest value within it.
+        for how, bound in (("at least", values[apart].min()), ("at most", values[apart].max())):
+            named = (
+                f"with {how} {bound:.6g} {what}" if what == "trained tokens" else f"with a {what} of {how} {bound:.6g}"
+            )
+            yield named, values >= bound if how == "at least" else values <= bound
 
 
 def _later(evidence: Evidence) -> Iterator[Evidence]:
