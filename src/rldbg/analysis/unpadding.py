@@ -268,6 +268,8 @@ def _end_together(value: np.ndarray | EncodedArray, trained: np.ndarray | None, 
         places = np.arange(columns)[None]
         beyond = trained & (places >= responses[:, None])
         return bool(beyond.any() and not (trained & (places < columns - responses[:, None])).any())
+    if columns > responses.max():  # prompts may be there as well
+        return False
     begin, end = (_misfit(value, None, starts, samples) for starts in (0 * responses, columns - responses))
     return end < _CLEARLY * begin
 
