@@ -290,3 +290,17 @@ def test_engines_that_agree_hold_the_same_weights_however_old_these_are():
         [item.id for item in explain(right, behind, Stage.TRAJECTORY, 0).explanations] for right in (RIGHT, everywhere)
     ]
     assert names[0] == ["weights-not-synced"] and "weights-not-synced" not in names[1]
+
+
+@pytest.mark.parametrize(("learned", "names"), [(-0.15, ["weights-in-between"]), (0.4, []), (0.0, [])])
+def test_weights_between_reference_and_policy_are_told_from_others(learned, names):
+    """The reference has learned -0.3, the policy nothing yet."""
+    wrong = ImaginedRun(rollout=lambda _rows: ImaginedRun().log_probs(learned)[0]).side()
+    found = explain(RIGHT, wrong, Stage.TRAJECTORY, 0).explanations
+    assert [item.id for item in found if item.id == "weights-in-between"] == names
+
+
+def test_an_engine_with_old_weights_in_some_samples_has_none_in_between():
+    old = ImaginedRun().log_probs(-0.3)[0]
+    wrong = ImaginedRun(rollout=lambda rows: [*old[::2], *rows[1::2]]).side()
+    assert "weights-in-between" not in [item.id for item in explain(RIGHT, wrong, Stage.TRAJECTORY, 0).explanations]

@@ -32,11 +32,13 @@ _DESCRIPTIONS = frozenset(
     (
         "clipped", "gradient-scaled", "gradient-scaled-by-tensor", "loss-scaled", "noise", "offset",
         "reference-differs", "reward-lost", "reward-rounded", "sampling-rule",
-        "scaled", "seed",
+        "scaled", "seed", "weights-in-between",
     )
 )
 # fmt: on
-_LOCATIONS = frozenset({"rollout-mismatch", "one-term", "samples-agree", "some-gradients", "version-differs"})
+_LOCATIONS = frozenset(
+    {"rollout-mismatch", "one-term", "samples-agree", "some-gradients", "trainer-pass", "version-differs"}
+)
 # The first follows from the second, which says more.
 _FOLLOWS = {
     "advantage-clipped": {"last-turn-only", "last-token-only"},

@@ -19,6 +19,8 @@ _SAME = 1e-3
 _ROUNDED = 16 * 2.0**-8
 _FEWEST_CONTEXTS = 2
 _FEWEST_ODD = 8
+# What a step as large as those of a high learning rate leaves of a straight line, and shares that are one of its ends.
+_CURVED, _AT_ENDS, _FEWEST_BETWEEN = 0.2, 0.05, 16
 
 
 def trainer_name(side: SideStep) -> str | None:
@@ -129,6 +131,33 @@ def weights_not_synced(evidence: Evidence) -> Iterator[Explanation]:
             made = Recomputed(parts[0], parts[1], parts[2], (f"{label}'s trainer", f"{label}'s rollout"))
             facts = {"side": label}
             yield Explanation("weights-not-synced", text, largest(reference), contexts.NOISE, facts, recomputed=made)
+
+
+def weights_in_between(evidence: Evidence) -> Iterator[Explanation]:
+    """The rollout's log probs lie between those of the reference and those of the policy, for all tokens at one share
+    of the way. Log probs of weights that lie between are so to first order; those of some other tensors are not."""
+    gaps = [None if (name := trainer_name(side)) is None else _gap(side, name) for _, side in evidence.sides]
+    for (label, side), mine, other in zip(evidence.sides, gaps, reversed(gaps), strict=True):
+        if mine is None or other is None or largest(mine) <= _SAME or largest(other) > contexts.NOISE:
+            continue
+        name = trainer_name(side) or ""
+        rows = [v for item in _untouched(side, name) if (v := item.trained("rollout_log_probs", name, "ref_log_probs"))]
+        engine, trainer, reference = (
+            np.concatenate([row[place] for row in rows] or [np.empty(0)]).astype(np.float64) for place in (0, 1, 2)
+        )
+        share = fit_factor(reference - trainer, engine - trainer)
+        made = trainer + share * (reference - trainer)
+        if len(engine) < _FEWEST_BETWEEN or not _AT_ENDS < share < 1 - _AT_ENDS:
+            continue
+        left = float(np.linalg.norm(engine - made) / np.linalg.norm(engine - trainer))
+        text = (
+            f"{label}'s rollout log probs lie between those of its policy and those of the reference model, at "
+            f"{share:.2g} of the way for all tokens: the engine has averaged weights, weights from before the last "
+            "updates, or some tensors that were not sent"
+        )
+        shown = Recomputed(trainer, engine, made, (f"{label}'s trainer", f"{label}'s rollout"))
+        facts = {"side": label, "share": share}
+        yield Explanation("weights-in-between", text, left, _CURVED, facts, recomputed=shown)
 
 
 def _since_when(side: SideStep) -> str:
@@ -280,6 +309,26 @@ def mismatch(evidence: Evidence) -> Iterator[Explanation]:
             yield Explanation("rollout-mismatch", text, parameters={"side": label, "largest": largest(mine)}, share=0.5)
 
 
+def trainer_pass(evidence: Evidence) -> Iterator[Explanation]:
+    """The trainer's own pass is at fault: it disagrees with its engine, and the engines of both sides agree."""
+    engines = evidence.tokens("rollout_log_probs")
+    if engines is None or not engines[0].size or largest(engines[0] - engines[1]) > contexts.NOISE:
+        return
+    for item in mismatch(evidence):
+        where = item.explains.partition("by up to ")[2].partition(";")[0]
+        label, odd = item.parameters["side"], item.parameters
+        text = (
+            f"{label}'s trainer disagrees with its engine by up to {where}; the other side's agrees, and so do the "
+            "engines: the trainer's pass is given something else (positions, attention mask, temperature), or computes "
+            "something else"
+        )
+        yield Explanation("trainer-pass", text, parameters=odd, share=0.5)
+
+
 HYPOTHESES = {
-    "trajectory": (policy_version, weights_not_synced, temperature, sampling_filter, low_precision, mismatch),
+    "trajectory": (
+        *(policy_version, weights_not_synced, weights_in_between, temperature, sampling_filter, low_precision),
+        mismatch,
+    ),
+    "old_log_probs": (trainer_pass,),
 }
