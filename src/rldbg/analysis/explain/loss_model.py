@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -62,15 +63,25 @@ def losses(evidence: Evidence) -> Iterator[Explanation]:
         return  # a search that was cut short proves no difference
     pairs = [(_apart(a, b), a, b) for a in rules[0] for b in rules[1]]
     fewest = min(len(parts) for parts, _, _ in pairs)
-    said = set()
+    alike: dict[tuple[str, ...], list[tuple[LossRule, LossRule]]] = defaultdict(list)
     for parts, a, b in pairs:
-        if len(parts) == fewest and parts not in said:
-            said.add(parts)
-            text = "; ".join(f"{_title(part)} {_show(a, part)} in A and {_show(b, part)} in B" for part in parts)
-            facts = {"a": a._asdict(), "b": b._asdict()}
-            word = "loss-rule" if len(parts) > 1 else ""
-            text, made = f"from log probs and rewards: {text}", _by_rule(evidence, b)
-            yield Explanation(_PARTS[parts[0]], text, 0.0, 1e-5, facts, together=word, recomputed=made)
+        if len(parts) == fewest:
+            alike[parts].append((a, b))
+    for parts, sides in alike.items():
+        shown = [[_any_of([_show(pair[side], part) for pair in sides]) for side in (0, 1)] for part in parts]
+        texts = zip(parts, shown, strict=True)
+        text = "; ".join(f"{_title(part)} {in_a} in A and {in_b} in B" for part, (in_a, in_b) in texts)
+        a, b = sides[0]
+        facts = {"a": a._asdict(), "b": b._asdict()}
+        word = "loss-rule" if len(parts) > 1 else ""
+        text, made = f"from log probs and rewards: {text}", _by_rule(evidence, b)
+        yield Explanation(_PARTS[parts[0]], text, 0.0, 1e-5, facts, together=word, recomputed=made)
+
+
+def _any_of(texts: list[str]) -> str:
+    """The first of several that give the same numbers, with another one of them."""
+    first, *others = dict.fromkeys(texts)
+    return f"{first} (or {others[0]}, which gives the same here)" if others else first
 
 
 def _by_rule(evidence: Evidence, rule: LossRule) -> Recomputed | None:
