@@ -191,3 +191,34 @@ def test_parameters_averaged_with_those_before_the_step_are_told_from_smaller_st
     monkeypatch.setattr(optimizer, "history_of", lambda _side: wrong)
     found = optimizer._pulled_back(SimpleNamespace(a=None, b=None), optimizer_fits.identified(right), "B")
     assert [item.parameters["share"] for item in found] == ([pytest.approx(0.1, abs=1e-3)] if share else [])
+
+
+def descended(clip, rate=0.01):
+    """What gradient descent makes of gradients with norms from 0.4 to 2.4."""
+    import torch
+
+    parameter = torch.nn.Parameter(torch.linspace(-1, 1, 400))
+    descent, after = torch.optim.SGD([parameter], lr=rate), []
+    gradients = np.random.default_rng(0).standard_normal((6, 400)) * 0.02 * np.arange(1, 7)[:, None]
+    for gradient in gradients:
+        parameter.grad = torch.from_numpy(gradient).float()
+        if clip:
+            torch.nn.utils.clip_grad_norm_([parameter], clip)
+        descent.step()
+        after.append(parameter.detach().numpy().astype(np.float64))
+    return optimizer_fits.identified(adam_history(gradients, np.stack(after)))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "names"),
+    [
+        ({"clip": 0.07}, {"clip": None}, ["gradient-clip"]),
+        ({"clip": None}, {"clip": None, "rate": 0.02}, ["learning-rate"]),
+        ({"clip": 1.0}, {"clip": 1.0, "rate": 0.02}, ["learning-rate"]),  # some gradients are not clipped
+    ],
+    ids=str,
+)
+def test_a_clip_of_all_gradients_is_told_from_a_learning_rate(a, b, names):
+    alike = optimizer._alike(descended(**a), descended(**b))
+    pairs = [(*pair, list(optimizer._differences(*pair))) for pair in alike]
+    assert [item[0] for item in min(pairs, key=optimizer.most_alike)[2]] == names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from rldbg.analysis.explain.optimizer_fits import (
     fitting,
     history_of,
     identify,
+    with_rate_of,
 )
 from rldbg.analysis.explain.optimizer_rules import ADAM, AMSGRAD, History, OptimizerRule, moments_of
 from rldbg.analysis.explain.passes import SideStep
@@ -40,10 +42,10 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
         found = _started_anew(evidence, right, label) or _pulled_back(evidence, right, label)
         yield from found or _by_tensor(evidence, right, label)
         return
-    pairs = [(a, b, list(_differences(a, b))) for a in in_a for b in in_b]
+    pairs = [(a, b, list(_differences(a, b))) for a, b in _alike(in_a, in_b)]
     if not pairs:
         return
-    a, b, differences = min(pairs, key=lambda pair: len(pair[2]))
+    a, b, differences = min(pairs, key=most_alike)
     if not differences and (kinds := [_largest_moments(side) for _, side in evidence.sides]) in _ONE_OF_THEM:
         words = [AMSGRAD if kind else ADAM for kind in kinds]
         said = f"the optimizer is {words[0]} in A and {words[1]} in B"
@@ -64,6 +66,25 @@ def optimizers(evidence: Evidence) -> Iterator[Explanation]:
         values = [[item[side] for found in alternatives for item in found if item[0] == name] for side in (2, 3)]
         said = f"{text} {_one_of(one, values[0])} in A and {_one_of(other, values[1])} in B"
         yield Explanation(name, said, residual, noise, known, together="optimizer", recomputed=made)
+
+
+def most_alike(pair: tuple[Optimizer, Optimizer, list[tuple[str, str, object, object]]]) -> tuple[int, float]:
+    """By how many differences, and by how much the ratio of the learning rates changes from update to update: one that
+    follows each update's gradient is a clip."""
+    a, b, differences = pair
+    ratios = [two / one for one, two in zip(a.rates, b.rates, strict=False) if one]
+    return len(differences), round(float(np.ptp(ratios)) if ratios else 0.0, 2)
+
+
+def _alike(in_a: list[Optimizer], in_b: list[Optimizer]) -> Iterator[tuple[Optimizer, Optimizer]]:
+    """All pairs of the two sides' optimizers, and those that a clip brings to one learning rate."""
+    for a, b in itertools.product(in_a, in_b):
+        yield a, b
+        slower, faster = with_rate_of(b, a), with_rate_of(a, b)
+        if slower is not None:
+            yield slower, b
+        if faster is not None:
+            yield a, faster
 
 
 def _started_anew(evidence: Evidence, known: list[Optimizer], label: str) -> list[Explanation]:

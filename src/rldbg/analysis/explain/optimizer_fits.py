@@ -13,6 +13,7 @@ import numpy as np
 
 from rldbg.analysis.explain.optimizer_rules import (
     ADAM,
+    ADAPTIVE,
     AMSGRAD,
     DAMPENED,
     LION,
@@ -74,6 +75,7 @@ class Optimizer:
     rounding: float = 0.0
     # The largest that a clip of this kind was seen to leave, or would have cut: a higher clip may be there, unseen.
     largest_norm: float = np.inf
+    smallest_norm: float = 0.0
 
     @property
     def noise(self) -> float:
@@ -82,6 +84,20 @@ class Optimizer:
     @property
     def fits(self) -> bool:
         return self.residual <= self.noise and self.rounding < _MOST_ROUNDING
+
+
+def with_rate_of(other: Optimizer, optimizer: Optimizer) -> Optimizer | None:
+    """The same optimizer with the other's learning rate, where only the product of clip and rate is known: gradient
+    descent whose gradients are all clipped; None elsewhere."""
+    rule, rates = optimizer.rule, [float(np.median(item.rates)) for item in (other, optimizer)]
+    if rule.clip is None or rule.clips != "norm" or rule.kind in ADAPTIVE or not min(rates) > 0:
+        return None
+    times = rates[0] / rates[1]
+    # A higher clip would leave some gradients as they are.
+    if rule.clip / times > optimizer.smallest_norm or optimizer.smallest_norm < rule.clip:
+        return None
+    made = tuple(rate * times for rate in optimizer.rates)
+    return replace(optimizer, rule=rule._replace(clip=rule.clip / times), rates=made, decay=optimizer.decay / times)
 
 
 def history_of(side: SideStep, only: str | None = None) -> History | None:
@@ -309,7 +325,7 @@ def fit_of(history: History, moments: list[tuple[np.ndarray, np.ndarray]], rule:
         decays.append(shrink / rate if rate else 0.0)
     decay = float(np.median(decays))
     decay = 0.0 if abs(decay) < 2e-3 else decay
-    return Optimizer(rule, tuple(rates), decay, worst, rounding, float(history.norms.max()))
+    return Optimizer(rule, tuple(rates), decay, worst, rounding, float(history.norms.max()), float(history.norms.min()))
 
 
 def _left(direction: np.ndarray, before: np.ndarray, moved: np.ndarray) -> tuple[np.ndarray, float, float]:

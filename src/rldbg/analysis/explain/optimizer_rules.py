@@ -10,7 +10,7 @@ import numpy as np
 ADAM, AMSGRAD = "AdamW", "AMSGrad (AdamW with the maximum of its second moments)"
 NADAM, RADAM, LION = "NAdam", "RAdam", "Lion"
 NESTEROV, DAMPENED = "SGD with Nesterov", "SGD with dampened"
-_ADAPTIVE = frozenset({ADAM, AMSGRAD, NADAM, RADAM, LION})
+ADAPTIVE = frozenset({ADAM, AMSGRAD, NADAM, RADAM, LION})
 # RAdam takes plain steps until its second moment is a mean of so many gradients.
 _FEWEST_FOR_VARIANCE = 5.0
 
@@ -90,7 +90,7 @@ class _Moments:
         rule, (beta1, beta2) = self._rule, self._rule.betas
         self._age += 1
         one = np.ones_like(gradient)
-        if rule.kind not in _ADAPTIVE:
+        if rule.kind not in ADAPTIVE:
             fresh = 1.0 if self._age == 1 or not rule.kind.startswith(DAMPENED) else 0.5
             self._mean = beta1 * self._mean + fresh * gradient
             return (gradient + beta1 * self._mean if rule.kind.startswith(NESTEROV) else self._mean), one
