@@ -110,18 +110,9 @@ def of_some(evidence: Evidence) -> Iterator[Explanation]:
     amount = float(np.median(gap[apart]))
     if not small(gap[apart] - amount, 1e-5 * max(1.0, abs(amount))):
         return
-    parts = dict(_parts(known, apart))
-    # A condition on the reward alone is a rule for rewards, of which others say more.
-    single = [what for what in parts if not what.startswith(_OF_REWARD)]
-    fitting = [what for what in single if np.array_equal(parts[what], apart)]
-    tries = len(single)
-    if not fitting:
-        pairs = {f"{one} and {other}": parts[one] & parts[other] for one, other in itertools.combinations(parts, 2)}
-        fitting = [what for what, chosen in pairs.items() if np.array_equal(chosen, apart)]
-        tries = len(pairs)
-    # That a part of so many samples is the one that differs by chance, for each part that was tried: bounds are chosen
-    # among the samples' values.
-    chance = tries * (len(gap) if tries == len(single) else len(gap) ** 2) / math.comb(len(gap), int(apart.sum()))
+    fitting, tries = _fitting_parts(known, apart)
+    # That a part of so many samples is the one that differs by chance, for each part that was tried.
+    chance = tries / math.comb(len(gap), int(apart.sum()))
     if fitting and chance <= _CHANCE:
         what = " (or ".join(fitting[:2]) + (", which are the same here)" if len(fitting) > 1 else "")
         text = f"B's rewards are A's {amount:+.6g} for all samples {what}, and equal for the others"
@@ -130,26 +121,50 @@ def of_some(evidence: Evidence) -> Iterator[Explanation]:
         yield Explanation("reward-of-some", text, parameters=facts, recomputed=Recomputed.of_rows(rows))
 
 
+def _fitting_parts(known: list[SamplePair], apart: np.ndarray) -> tuple[list[str], int]:
+    """What the samples that differ have in common and no others, in as few words as possible, and how many parts were
+    tried: a bound may have any of the samples' values."""
+    plain, bounds = _plain_parts(known, apart), _bounded_parts(known, apart)
+    every = {**plain, **bounds}
+    pairs = {f"{one} and {other}": every[one] & every[other] for one, other in itertools.combinations(every, 2)}
+    # A condition on the reward alone is a rule for rewards, of which others say more.
+    single = {what: part for what, part in bounds.items() if not what.startswith(_OF_REWARD)}
+    count = len(apart)
+    for parts, tries in ((plain, len(plain)), (single, len(single) * count), (pairs, len(pairs) * count**2)):
+        fitting = [what for what, part in parts.items() if np.array_equal(part, apart)]
+        if fitting:
+            return fitting, tries
+    return [], 0
+
+
 _OF_REWARD = "with a reward of"
 
 
-def _parts(known: list[SamplePair], apart: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Conditions that a sample meets or does not: how it ends, how long it is, what its reward is."""
+def _plain_parts(known: list[SamplePair], apart: np.ndarray) -> dict[str, np.ndarray]:
+    """How a sample ends, and whether it is as long as one may be."""
     last = np.asarray([int(a.tokens[a.loss_mask != 0][-1]) if a.loss_mask.any() else -1 for a, _ in known])
     ends = last[np.argmax(apart)], last[np.argmin(apart)]
-    yield f"that end with token {ends[0]}", last == ends[0]
-    yield f"that do not end with token {ends[1]}", last != ends[1]
     lengths = np.asarray([np.count_nonzero(a.loss_mask) for a, _ in known])
-    yield "of the maximum length", lengths == lengths.max()
-    yield "shorter than the maximum", lengths < lengths.max()
+    return {
+        f"that end with token {ends[0]}": last == ends[0],
+        f"that do not end with token {ends[1]}": last != ends[1],
+        "of the maximum length": lengths == lengths.max(),
+        "shorter than the maximum": lengths < lengths.max(),
+    }
+
+
+def _bounded_parts(known: list[SamplePair], apart: np.ndarray) -> dict[str, np.ndarray]:
+    """Lengths and rewards up to those of the samples that differ, or from them on."""
+    lengths = np.asarray([np.count_nonzero(a.loss_mask) for a, _ in known])
     rewards = np.asarray([float(a.reward or 0.0) for a, _ in known])
-    for what, values in (("trained tokens", lengths), ("reward", rewards)):
-        # Whatever holds all that differ has their least or their largest value within it.
-        for how, bound in (("at least", values[apart].min()), ("at most", values[apart].max())):
-            named = (
-                f"with {how} {bound:.6g} {what}" if what == "trained tokens" else f"with a {what} of {how} {bound:.6g}"
-            )
-            yield named, values >= bound if how == "at least" else values <= bound
+    fewest, most = lengths[apart].min(), lengths[apart].max()
+    least, largest_one = rewards[apart].min(), rewards[apart].max()
+    return {
+        f"with at least {fewest} trained tokens": lengths >= fewest,
+        f"with at most {most} trained tokens": lengths <= most,
+        f"{_OF_REWARD} at least {least:.6g}": rewards >= least,
+        f"{_OF_REWARD} at most {largest_one:.6g}": rewards <= largest_one,
+    }
 
 
 def _later(evidence: Evidence) -> Iterator[Evidence]:
