@@ -352,3 +352,14 @@ def test_a_bonus_for_samples_that_meet_two_conditions_is_told(count, bonus, is_n
     assert len(found) == is_named
     if is_named:
         assert "at most 7 trained tokens" in found[0].explains and "a reward of at least 1.25" in found[0].explains
+
+
+def test_a_ratio_that_is_always_clipped_is_told_from_a_wider_clip():
+    rule, passes = PLAIN._replace(clip=(0.03, 0.03)), []
+    for item in clipped_passes((0.03, 0.03)):
+        always = -item.ratio.clip(0.97, 1.03) * item.advantages["group mean"]
+        passes.append(item._replace(number=float(always.mean())))
+    fitting = [item for item in near_rules("B", passes, rule) if item.fits]
+    assert [item.id for item in fitting] == ["loss-form"] and "for every token" in fitting[0].explains
+    wider = [item for item in near_rules("B", clipped_passes((0.05, 0.05)), rule) if item.fits]
+    assert "loss-form" not in [item.id for item in wider]

@@ -30,6 +30,7 @@ def near_rules(label: str, passes: list[LossPass], rule: LossRule) -> Iterator[E
     yield from _fixed_denominator(label, everything, rule, left)
     yield from _times_a_factor(label, everything, rule, left)
     yield from _other_clip(label, everything, rule, left)
+    yield from _always_clipped(label, everything, rule, left)
     yield from _other_kl(label, everything, rule, left)
     yield from _other_weights(label, everything, rule, left)
     yield from _some_count_otherwise(label, everything, rule, left)
@@ -116,6 +117,26 @@ def _other_clip(label: str, passes: LossPasses, rule: LossRule, left: np.ndarray
             text += f" and to {other} on the other side"
             # Where either end alone would do, neither is known.
             yield Explanation("clip", text, gap, passes.noise, facts, together=f"clip {words}", recomputed=shown)
+
+
+def _always_clipped(label: str, passes: LossPasses, rule: LossRule, left: np.ndarray) -> Iterator[Explanation]:
+    """The clipped ratio for every token, not the more pessimistic one of clipped and unclipped."""
+    low, high = rule.clip
+    if rule.form not in RATIOS or (low is None and high is None):
+        return
+    tokens = passes.tokens
+    bounded = RATIOS[rule.form](tokens).clip(0.0 if low is None else 1 - low, np.inf if high is None else 1 + high)
+    policy = passes.reduced(-bounded * tokens.advantages[rule.advantages], rule.reduction)
+    made = passes.by(rule) - passes.policy(rule) + policy
+    gap = largest(passes.numbers - made)
+    # Several passes must tell it from the other side's rule.
+    if gap <= passes.noise and np.count_nonzero(np.abs(left) > MARGIN * passes.noise) >= _FEWEST:
+        text = (
+            f"from log probs and rewards: {label} takes the clipped ratio for every token, the other side the one that "
+            "makes the loss larger, clipped or not"
+        )
+        shown = Recomputed(passes.numbers - left, passes.numbers, made, _names(label))
+        yield Explanation("loss-form", text, gap, passes.noise, {"side": label}, recomputed=shown)
 
 
 def _best(error: Callable[[float], float], low: float, high: float) -> float:
