@@ -43,6 +43,10 @@ _ANYTHING_CAUSES_IT = 60
 """A symptom with this many known causes does not tell them apart."""
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(?P<package>[\w-]+)")
 _STANDARD = re.compile(r"/lib(?:64)?/python[\d.]+/(?!(?:site|dist)-packages)|^<|^uvloop/|^python/ray/")
+_NO_TRACEBACK = (
+    "its traceback is not in these logs: look for it in the output of the process that raised it "
+    "(Ray: /tmp/ray/session_latest/logs/worker-*.err on its node; SLURM: srun --output=task-%t.log), and give that too"
+)
 _HINTS = (
     (
         r"has no attribute|unexpected keyword|positional argument",
@@ -189,7 +193,7 @@ def _words(line: str) -> frozenset[str]:
 
 
 def reading(failure: Failure, library: Library) -> Iterator[str]:
-    """Steps in the order in which they are worth trying; nothing where the traceback says nothing."""
+    """Steps in the order in which they are worth trying; without a traceback, where it may be."""
     raised = failure.frames[-1] if failure.frames else ""
     own = next((frame for frame in reversed(failure.frames) if is_own_code(frame)), "")
     installed = next((found for frame in reversed(failure.frames) if (found := _INSTALLED.search(frame))), None)
@@ -201,10 +205,14 @@ def reading(failure: Failure, library: Library) -> Iterator[str]:
     kind = kind_of(failure, library.entries.values())
     hint = next((hint for pattern, hint in _HINTS if re.search(pattern, failure.headline)), None)
     hint = kind.look[0] if kind is not None and kind.look else hint
-    if hint and raised:
+    is_lone = not raised and failure.kind.endswith(("Error", "Exception"))
+    if is_lone:
+        yield _NO_TRACEBACK
+    if hint and (raised or is_lone):
         yield hint
-    if installed:
-        yield f"search the issues of {installed['package']} for: {search_words(failure)}"
+    if installed or is_lone:
+        whose = installed["package"] if installed else "the program that raised it"
+        yield f"search the issues of {whose} for: {search_words(failure)}"
 
 
 def is_own_code(frame: str) -> bool:

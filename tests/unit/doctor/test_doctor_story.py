@@ -484,6 +484,15 @@ def test_an_unknown_exception_is_read_for_whose_code_failed_and_what_to_try(verd
     assert "search the issues of odd_mixer for: \"KeyError 'left_hand'\"" in steps
 
 
+def test_an_exception_without_its_traceback_says_where_that_may_be(verdict):
+    found = verdict("FrobError: the frob of 12 does not fit\n")
+    assert found.verdict == "unknown"
+    assert any("its traceback is not in these logs" in step for step in found.next)
+    assert any(
+        'search the issues of the program that raised it for: "FrobError the frob' in step for step in found.next
+    )
+
+
 def test_attempts_that_were_all_in_vain_are_a_failure(verdict):
     found = verdict("(RolloutManager pid=9) http.py:186 - Max retries (60) reached, failing...\n")
     assert found.verdict == "unknown"
