@@ -115,6 +115,14 @@ def test_a_result_that_is_not_here_though_its_task_has_ended_is_told_with_its_no
     assert "weights has finished on node gpu7, and its result has not come from there" in said
 
 
+def test_a_task_that_is_on_its_way_to_a_worker_is_no_hang():
+    for state in ("SUBMITTED_TO_WORKER", "PENDING_NODE_ASSIGNMENT"):
+        tasks = [_task("call", "RUNNING", 1), _task("roll", state, parent="call")]
+        view = _view([], tasks, free={"CPU": 4.0})
+        (found,) = explain([_worker("caller", 1, "call", WAITING | {"tasks": ["roll"]})], ray=view)
+        assert "task roll is that task, but has not " in found.verdict and found.to_finding().severity == "info"
+
+
 def test_a_task_that_ray_starts_again_and_again_is_told_so():
     for state, pid in (("PENDING_NODE_ASSIGNMENT", None), ("RUNNING", 9)):
         tasks = [_task("call", "RUNNING", 1), _task("crunch", state, pid, parent="call", attempt_number=4)]

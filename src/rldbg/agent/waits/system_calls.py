@@ -8,7 +8,8 @@ def kernel_wait(looking: Looking) -> Wait | None:
     facts, place = looking.kernel, looking.place
     call, file = str(facts.get("call") or ""), facts.get("file") or {}
     methods = {each.method for each in looking.sources.calls_at(place)} if place is not None else set()
-    if call in ("nanosleep", "clock_nanosleep") or (not call and "sleep" in methods):
+    # A worker that polls by now was in the user's `sleep` when its frames were read.
+    if call in ("nanosleep", "clock_nanosleep") or (call in ("", *POLLING) and "sleep" in methods):
         polls = looking.sources.polled(place) if place is not None else ""
         return {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods}
     if call in ("wait4", "waitid"):

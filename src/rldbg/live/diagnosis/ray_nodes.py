@@ -9,7 +9,7 @@ from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.ray_deaths import death_cause, times_restarted
 from rldbg.live.diagnosis.ray_queues import lost_users, queue_actor
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
-from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts
+from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 
 _DONE = frozenset({"FINISHED", "FAILED"})
 _CREATION = "ACTOR_CREATION_TASK"
@@ -263,8 +263,7 @@ class _Joining:
         else:
             lack = self._resources.lack(actor["required_resources"], actor["placement_group_id"])
             activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
-        node = Node(("ray_actor", actor["actor_id"]), label, activity=activity, gone=True)
-        return self._added.setdefault(node.id, node)
+        return self._not_running(("ray_actor", actor["actor_id"]), label, activity)
 
     def _task_node(self, task: WaitFacts) -> Node:
         state = str(task["state"])
@@ -276,7 +275,12 @@ class _Joining:
         if (times := _attempts(task)) and "cannot" not in activity:
             again = "once" if times == 1 else f"{times} times"
             activity = f"was started again {again} so far: its process keeps ending, and the log of its worker says why"
-        node = Node(("ray_task", task["task_id"]), f"task {task['name']}", activity=activity, gone=True)
+        return self._not_running(("ray_task", task["task_id"]), f"task {task['name']}", activity)
+
+    def _not_running(self, identity: Id, label: str, activity: str) -> Node:
+        """An actor or task without a process. One that is on its way to a worker is not a reason for a hang."""
+        starts = activity.startswith(("has not started yet", "has not begun"))
+        node = Node(identity, label, wait={"kind": "unknown"} if starts else {}, activity=activity, gone=not starts)
         return self._added.setdefault(node.id, node)
 
     def _without_arguments(self, task: WaitFacts) -> Node:
