@@ -133,6 +133,16 @@ def test_who_sleeps_again_and_again_works_on_what_is_waited_for_as_a_whole():
     assert "holds it" in found.verdict and found.to_finding().severity == "error"
 
 
+def test_a_lock_whose_owner_is_not_in_the_process_was_held_at_its_fork():
+    wants = {"kind": "lock", "name": "lock", "key": "0x5", "choices": [{"name": "lock", "key": "0x5", "owner": 99}]}
+    child = _process(1, _thread("MainThread", wants, main=True))
+    (found,) = explain([child | {"source": "memory"}])
+    assert "lock `lock`; the thread that holds it is not in this process" in found.verdict
+    # AND an agent tells of the user's threads only
+    (found,) = explain([child])
+    assert "no thread is seen holding it" in found.verdict
+
+
 def test_a_job_of_which_nothing_was_seen_is_not_called_idle():
     (found,) = explain([])
     assert found.verdict == "nothing can be said about the job: no process was found to look at"

@@ -11,7 +11,8 @@ from rldbg.live.diagnosis.wait_words import place_text
 def lock_edges(wait: WaitFacts, stack: WaitFacts, node: Node, stacks: Sequence[WaitFacts]) -> list[Edge]:
     for choice in wait.get("choices") or []:
         everywhere = stacks if choice["key"].startswith("shared:") else [stack]
-        found = [Edge(thread_id(stack, choice["owner"]), "holds it")] if choice.get("owner") else []
+        owner, threads = choice.get("owner"), stack.get("threads") or []
+        found = [Edge(thread_id(stack, owner), "holds it")] if any(owner == each["ident"] for each in threads) else []
         for holder, entry in ((each, entry) for each in everywhere for entry in all_entries(each)):
             for held in entry.get("holds") or []:
                 if choice["key"] and held["key"] == choice["key"]:
@@ -24,6 +25,10 @@ def lock_edges(wait: WaitFacts, stack: WaitFacts, node: Node, stacks: Sequence[W
             return found
         if lost := _holder_at_fork(choice, stack, stacks):
             node.wait = {**node.wait, "name": choice["name"], "lost": lost}
+        elif owner and stack.get("source") == "memory":
+            # From outside all threads are seen.
+            gone = "the thread that holds it is not in this process: it has ended, or held it in the parent when this "
+            node.wait = {**node.wait, "name": choice["name"], "lost": f"{gone}process was forked"}
     return []
 
 
