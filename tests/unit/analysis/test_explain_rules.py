@@ -340,8 +340,9 @@ def both_conditions(length, reward, _number):
         (10, both_conditions, False),  # so few samples meet two conditions by chance
         (40, lambda length, reward, number: both_conditions(length, reward, number) * (number > 12), False),
         (40, lambda _length, _reward, number: 0.25 * (number % 3 == 0), False),
+        (40, lambda length, reward, _number: -1.75 * (length < 8 and reward == 1.75), False),  # a default of 0
     ],
-    ids=["two conditions", "few samples", "some of them", "others"],
+    ids=["two conditions", "few samples", "some of them", "others", "lost"],
 )
 def test_a_bonus_for_samples_that_meet_two_conditions_is_told(count, bonus, is_named):
     side = SimpleNamespace(steps=lambda _kind: set())

@@ -130,7 +130,10 @@ def _fitting_parts(known: list[SamplePair], apart: np.ndarray) -> tuple[list[str
     # A condition on the reward alone is a rule for rewards, of which others say more.
     single = {what: part for what, part in bounds.items() if not what.startswith(_OF_REWARD)}
     count = len(apart)
-    for parts, tries in ((plain, len(plain)), (single, len(single) * count), (pairs, len(pairs) * count**2)):
+    # One reward that becomes another may be a default given to some: only several that change alike are an amount.
+    several = len({pair[0].reward for pair, differs in zip(known, apart, strict=True) if differs}) > 1
+    bounded = ((single, len(single) * count), (pairs, len(pairs) * count**2)) if several else ()
+    for parts, tries in ((plain, len(plain)), *bounded):
         fitting = [what for what, part in parts.items() if np.array_equal(part, apart)]
         if fitting:
             return fitting, tries
