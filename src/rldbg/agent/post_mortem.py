@@ -35,6 +35,7 @@ _RAISED_IN = re.compile(r"\(pid=(\d+), ip=([^,)\s]+)")
 
 
 _CRASH_FILES = 50
+_HEADLINE = 300
 # The longest time that a dying process that is not held waits for a busy broker.
 _CRASH_S = 10.0
 
@@ -71,7 +72,7 @@ class PostMortem:
         path = self._write(record)
         top = (record["exceptions"][0]["frames"] or [{}])[0]
         facts = {name: top.get(name) for name in ("file", "line", "function")}
-        message = f"{record['exceptions'][0]['type']}: {record['exceptions'][0]['message'][:300]}"
+        message = headline(error, record["exceptions"][0]["message"])
         # A program that fails in its first lines may be faster than its agent's connection.
         connected = self._link().wait_connected()
         may_hold = connected and not passes and _is_worth_a_wait(error, where)
@@ -224,11 +225,20 @@ def raising_line(error: BaseException) -> str:
     return type(error).__name__ + where
 
 
+def headline(error: BaseException, text: str) -> str:
+    """Type and message; the text of an error that Ray forwarded is a traceback that ends in the message."""
+    cause = getattr(error, "cause", None) if _is_forwarded(error) else None
+    _, name, message = text.rpartition(f"\n{type(cause).__name__}: ")
+    return f"{type(error).__name__}: {message if cause is not None and name else text}"[:_HEADLINE]
+
+
 def origins(error: BaseException) -> list[list[str]]:
     """For an error that Ray forwarded: process id and node address of each process it came from."""
-    if not any(each.__name__ == "RayTaskError" for each in type(error).__mro__):
-        return []
-    return [[pid, address] for pid, address in _RAISED_IN.findall(str(error))]
+    return [[pid, address] for pid, address in _RAISED_IN.findall(str(error))] if _is_forwarded(error) else []
+
+
+def _is_forwarded(error: BaseException) -> bool:
+    return any(each.__name__ == "RayTaskError" for each in type(error).__mro__)
 
 
 def _node_address() -> str:

@@ -1,6 +1,6 @@
 """Which exceptions of a run are held."""
 
-from rldbg.agent.post_mortem import origins
+from rldbg.agent.post_mortem import headline, origins
 from rldbg.live.broker.exception_holds import ExceptionHolds
 from rldbg.live.broker.processes import Process
 
@@ -24,3 +24,12 @@ def test_an_error_that_ray_hands_on_is_one_stop_with_that_of_its_worker_only():
     assert "hold_s" in holds.decide(driver), "the process of that number on another node raised something else"
     assert "hold_s" in holds.decide(namesake)
     assert holds.decide(driver) == {"held": ["worker/1", "worker/2", "worker/3"]}
+
+
+def test_a_forwarded_error_is_told_by_what_was_raised():
+    forwarded = RayTaskError(
+        "\x1b[36mray::Actor.step()\x1b[39m (pid=700)\n  File a.py\nValueError: no ValueError: here"
+    )
+    forwarded.cause = ValueError("no ValueError: here")
+    assert headline(forwarded, str(forwarded)) == "RayTaskError: no ValueError: here"
+    assert headline(KeyError("x"), "'x'") == "KeyError: 'x'"
