@@ -105,7 +105,7 @@ _ERROR_LEVEL = re.compile(
     r"|Error(?:: \S| (?:invalid|in|while|at|when|during|occurred)\b)"
 )
 _IGNORED = re.compile(r"Exception ignored in|Failed to load plugin ")
-"""Above a traceback of something after which the program goes on: as an object is removed, as vLLM loads plug-ins."""
+"""Above a traceback after which the program goes on: while an object is removed, while an engine loads plug-ins."""
 _CHAIN = re.compile(r"(?:During handling of the above|The above exception was the direct cause)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _OTHER_FRAMES = (

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-Rule = Callable[[np.ndarray], np.ndarray]
+AdvantageRule = Callable[[np.ndarray], np.ndarray]
 # Ways to divide samples grow without bound: where so many groups were tried, the search ends without an answer.
 _MOST_TRIED = 20_000
 # Groups of one or two different rewards are met by chance.
 _FEWEST_REWARDS = 3
 
 
-def groups_giving(advantages: np.ndarray, rewards: np.ndarray, size: int, rule: Rule, slack: float) -> list[list[int]]:
+def groups_giving(
+    advantages: np.ndarray, rewards: np.ndarray, size: int, rule: AdvantageRule, slack: float
+) -> list[list[int]]:
     """A division of all samples into groups of one size by which the rule gives every advantage; empty where there is
     none, none was found in time, or too few groups tell."""
     if size < _FEWEST_REWARDS or len(rewards) % size or len(rewards) <= size:
@@ -30,7 +32,9 @@ def groups_giving(advantages: np.ndarray, rewards: np.ndarray, size: int, rule: 
 
 
 class _Search:
-    def __init__(self, advantages: np.ndarray, rewards: np.ndarray, size: int, rule: Rule, slack: float) -> None:
+    def __init__(
+        self, advantages: np.ndarray, rewards: np.ndarray, size: int, rule: AdvantageRule, slack: float
+    ) -> None:
         self._advantages, self._rewards, self._size, self._rule = advantages, rewards, size, rule
         self._slack = slack * max(1.0, float(np.abs(advantages).max()))
         self._tried = 0
