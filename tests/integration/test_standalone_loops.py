@@ -9,7 +9,7 @@ from standalone_loops import dense_loop, rows_loop, turns_loop
 # The stage in which each bug first shows in what the loops record, its cause, and the words that name it.
 BUGS = {
     "temperature": ("old_log_probs", "temperature", "1.1 times A's temperature"),
-    "sequence-mean": ("loss", "aggregation", "mean over tokens in A and the mean over sequences"),
+    "sequence-mean": ("loss", "aggregation", "in A and the mean over sequences of their token means"),
     "clip-high": ("loss", "clip", "at most 1.02 in A and at least 0.98 and at most 1.03 in B"),
     "mask-shifted": ("forward", "mask-lost", "does not train on tokens"),
     "no-std": ("loss", "advantage-normalisation", "deviation in A and rewards normalised by group mean only in B"),
