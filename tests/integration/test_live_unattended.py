@@ -90,11 +90,16 @@ def test_a_run_that_was_told_to_end_is_not_diagnosed_as_a_failure(tmp_path):
     assert "rldbg: ended by SIGTERM; exit code 1" in said and "the failure begins" not in said, said
 
 
-def test_a_second_sigterm_ends_the_run_at_once(tmp_path):
-    (tmp_path / "train.py").write_text(IGNORES_SIGTERM)
+def _quiet_run(folder, program):
+    """`rldbg run` of a program, without a terminal."""
+    (folder / "train.py").write_text(program)
     command = [sys.executable, "-m", "rldbg", "run", "--run", "run", "--no-doctor", "--", "python", "train.py"]
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), **options) as run:
+    nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    return subprocess.Popen(command, cwd=folder, env=_environment(folder), **nowhere)
+
+
+def test_a_second_sigterm_ends_the_run_at_once(tmp_path):
+    with _quiet_run(tmp_path, IGNORES_SIGTERM) as run:
         child = int(until(lambda: (tmp_path / "up").exists() and (tmp_path / "up").read_text(), "the program"))
         # WHEN the program does not end by the first signal THEN it has its own time, and the second ends it
         run.send_signal(signal.SIGTERM)
@@ -118,10 +123,7 @@ time.sleep(600)
 
 
 def test_a_process_that_outlives_its_program_ends_with_the_run(tmp_path):
-    (tmp_path / "train.py").write_text(LEAVES_A_PROCESS)
-    command = [sys.executable, "-m", "rldbg", "run", "--run", "run", "--no-doctor", "--", "python", "train.py"]
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), **options) as run:
+    with _quiet_run(tmp_path, LEAVES_A_PROCESS) as run:
         child = int(until(lambda: (tmp_path / "up").exists() and (tmp_path / "up").read_text(), "the program"))
         broker = json.loads((tmp_path / "run" / "broker.json").read_text())["pid"]
         # WHEN the program ends by the first signal, and a process that it forked does not

@@ -78,7 +78,7 @@ def test_optimizers_are_told_apart(kind, settings, said):
     assert said in {word for item in optimizer_fits.identified(history) for word in (item.rule.kind, item.rule.clips)}
 
 
-def adam_history(gradients, parameters):
+def history_from(gradients, parameters):
     norms, sizes = np.linalg.norm(gradients, axis=1), np.abs(gradients).max(1)
     each = np.repeat(norms[:, None], gradients.shape[1], axis=1)
     rate = optimizer_fits.rate_of(parameters)
@@ -86,19 +86,19 @@ def adam_history(gradients, parameters):
     return optimizer_fits.History(gradients, norms, sizes, each, parameters, frozenset(), rate, in_matrix)
 
 
-def trained(gradients, **settings):
-    """What AdamW makes of gradients."""
+def trained(gradients, kind="AdamW", rate=0.01, clip=None):
+    """What an optimizer makes of gradients."""
     import torch
 
     parameter = torch.nn.Parameter(torch.linspace(-1, 1, gradients.shape[1]))
-    adam, after, clip = torch.optim.AdamW([parameter], lr=0.01), [], settings.get("clip")
+    chosen, after = getattr(torch.optim, kind)([parameter], lr=rate), []
     for gradient in gradients:
         parameter.grad = torch.from_numpy(gradient).float()
         if clip:
             torch.nn.utils.clip_grad_norm_([parameter], clip)
-        adam.step()
+        chosen.step()
         after.append(parameter.detach().numpy().astype(np.float64))
-    return adam_history(gradients, np.stack(after))
+    return history_from(gradients, np.stack(after))
 
 
 def test_a_few_elements_refute_no_optimizer_that_all_of_them_allow(monkeypatch):
@@ -133,7 +133,7 @@ def test_an_optimizer_without_corrections_for_its_start_is_not_taken_for_another
         square = 0.99 * square + 0.01 * gradient**2
         value = (value - 1e-3 * gradient / (np.sqrt(square) + 1e-8)).astype(np.float32).astype(np.float64)
         parameters.append(value)
-    history = adam_history(gradients, np.stack(parameters))
+    history = history_from(gradients, np.stack(parameters))
     found = optimizer_fits.identified(history)
     assert {optimizer._kind(item.rule) for item in found} == {"RMSprop (smoothing 0.99)"}
     assert found[0].rates == pytest.approx((1e-3,) * 5, rel=1e-3)
@@ -154,7 +154,7 @@ def shrunk(*, matrices_only, decay=0.1, clip_value=None):
             torch.nn.utils.clip_grad_value_([matrix, norm], clip_value)
         adam.step()
         after.append(torch.cat([matrix, norm]).detach().numpy().astype(np.float64))
-    return replace(adam_history(gradients, np.stack(after)), in_matrix=np.arange(400) < 300)
+    return replace(history_from(gradients, np.stack(after)), in_matrix=np.arange(400) < 300)
 
 
 def test_weight_decay_of_matrices_only_is_told_from_that_of_all():
@@ -195,18 +195,8 @@ def test_parameters_averaged_with_those_before_the_step_are_told_from_smaller_st
 
 def descended(clip, rate=0.01):
     """What gradient descent makes of gradients with norms from 0.4 to 2.4."""
-    import torch
-
-    parameter = torch.nn.Parameter(torch.linspace(-1, 1, 400))
-    descent, after = torch.optim.SGD([parameter], lr=rate), []
     gradients = np.random.default_rng(0).standard_normal((6, 400)) * 0.02 * np.arange(1, 7)[:, None]
-    for gradient in gradients:
-        parameter.grad = torch.from_numpy(gradient).float()
-        if clip:
-            torch.nn.utils.clip_grad_norm_([parameter], clip)
-        descent.step()
-        after.append(parameter.detach().numpy().astype(np.float64))
-    return optimizer_fits.identified(adam_history(gradients, np.stack(after)))
+    return optimizer_fits.identified(trained(gradients, "SGD", rate, clip))
 
 
 @pytest.mark.parametrize(
