@@ -136,8 +136,11 @@ def model_path(model: str, *, with_weights: bool = True) -> Path:
 def _has_weights(snapshot: Path) -> bool:
     index = snapshot / "model.safetensors.index.json"
     if index.is_file():
-        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        return all((snapshot / shard).is_file() for shard in shards)
+        try:
+            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, LookupError, TypeError, AttributeError):  # a download that was cut off
+            return False
+        return all((snapshot / str(shard)).is_file() for shard in shards)
     return any(snapshot.glob("*.safetensors")) or any(snapshot.glob("*.bin"))
 
 

@@ -133,9 +133,10 @@ def test_a_hub_id_is_a_model_when_the_cache_has_it(tmp_path, monkeypatch):
     (entry / "snapshots" / "a1" / "model-1.safetensors").touch()
     assert model_path("Qwen/Qwen3-0.6B") == entry / "snapshots" / "a1"
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
-    (entry / "snapshots" / "a1" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UsageError, match="not all of them"):
-        model_path("Qwen/Qwen3-0.6B")
+    for text in (json.dumps(index), json.dumps(index)[:20], "[]"):
+        (entry / "snapshots" / "a1" / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(UsageError, match="not all of them"):
+            model_path("Qwen/Qwen3-0.6B")
     assert model_path(str(entry / "snapshots" / "b2")).name == "b2"
     with pytest.raises(UsageError, match="nor in the cache") as caught:
         model_path("Qwen/Qwen3-4B")
