@@ -22,6 +22,7 @@ from rldbg.analysis.explain.evidence import (
     Recomputed,
     SamplePair,
     applied,
+    either,
     fit_factor,
     largest,
     small,
@@ -45,7 +46,7 @@ def normalisation(evidence: Evidence) -> Iterator[Explanation]:
         rules = [_of_other_steps(side, found) for found, (_, side) in zip(rules, evidence.sides, strict=True)]
         # Several functions of rewards that give the same here are rivals; several bounds of one are not.
         for a, b in itertools.product(*map(_by_shape, rules)):
-            text = f"A's advantages are rewards normalised by {_either(a)}, B's by {_either(b)}"
+            text = f"A's advantages are rewards normalised by {either(a)}, B's by {either(b)}"
             facts, made = {"a": a[0], "b": b[0]}, _by_rule(evidence, b[0])
             word = " ".join(filter(None, (shape_of(a[0]), shape_of(b[0]))))
             yield Explanation("advantage-normalisation", text, 0.0, SLACK, facts, together=word, recomputed=made)
@@ -127,11 +128,6 @@ def _by_rule(evidence: Evidence, rule: str) -> Recomputed | None:
     if made is None or None in recorded:
         return None
     return Recomputed(a.advantages, np.asarray(recorded, dtype=np.float64), made)
-
-
-def _either(rules: list[str]) -> str:
-    """The simplest rule; with another that the data do not distinguish."""
-    return rules[0] if len(rules) == 1 else f"{rules[0]} (or {rules[1]}, which gives the same here)"
 
 
 def _pairs(evidence: Evidence) -> list[SamplePair]:

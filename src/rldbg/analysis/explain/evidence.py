@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -299,3 +299,9 @@ def fit_factor(x: np.ndarray, y: np.ndarray) -> float:
 def agree(a: np.ndarray | None, b: np.ndarray | None, noise: float) -> bool:
     """Whether both arrays exist, have the same shape, and differ nowhere by more than noise."""
     return a is not None and b is not None and a.shape == b.shape and largest(a - b) <= noise
+
+
+def either(texts: Iterable[str]) -> str:
+    """The first of several rules that give the same numbers, with another one of them."""
+    first, *others = dict.fromkeys(texts)
+    return f"{first} (or {others[0]}, which gives the same here)" if others else first

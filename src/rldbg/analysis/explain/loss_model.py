@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, either, largest
 from rldbg.analysis.explain.loss_rules import (
     LARGER,
     OF_RANKS,
@@ -68,7 +68,7 @@ def losses(evidence: Evidence) -> Iterator[Explanation]:
         if len(parts) == fewest:
             alike[parts].append((a, b))
     for parts, sides in alike.items():
-        shown = [[_any_of([_show(pair[side], part) for pair in sides]) for side in (0, 1)] for part in parts]
+        shown = [[either(_show(pair[side], part) for pair in sides) for side in (0, 1)] for part in parts]
         texts = zip(parts, shown, strict=True)
         text = "; ".join(f"{_title(part)} {in_a} in A and {in_b} in B" for part, (in_a, in_b) in texts)
         a, b = sides[0]
@@ -76,12 +76,6 @@ def losses(evidence: Evidence) -> Iterator[Explanation]:
         word = "loss-rule" if len(parts) > 1 else ""
         text, made = f"from log probs and rewards: {text}", _by_rule(evidence, b)
         yield Explanation(_PARTS[parts[0]], text, 0.0, 1e-5, facts, together=word, recomputed=made)
-
-
-def _any_of(texts: list[str]) -> str:
-    """The first of several that give the same numbers, with another one of them."""
-    first, *others = dict.fromkeys(texts)
-    return f"{first} (or {others[0]}, which gives the same here)" if others else first
 
 
 def _by_rule(evidence: Evidence, rule: LossRule) -> Recomputed | None:
