@@ -3,7 +3,7 @@
 import socket
 import threading
 
-from rldbg.agent.waits.nccl import nccl_notes, ras_lines
+from rldbg.agent.waits.nccl import lasting, nccl_notes, nccl_troubles, ras_troubles, trouble_text
 
 HEALTHY = b"""NCCL version 2.27.5 compiled with CUDA 12.9
 CUDA runtime version 12090, driver version 12090
@@ -76,7 +76,7 @@ def _served(answer):
 
 def test_each_trouble_is_told_with_its_ranks():
     address, asked, thread = _served(HUNG)
-    assert ras_lines(address) == [
+    assert list(map(trouble_text, ras_troubles(address))) == [
         "DEAD: 1 job process is considered dead (unreachable via the RAS network); "
         "Process 4711 on node 10.0.0.2 managing GPU 3",
         "INCOMPLETE of communicator #0-0: Missing communicator data from 1 rank; "
@@ -92,7 +92,7 @@ def test_each_trouble_is_told_with_its_ranks():
 
 def test_a_healthy_job_has_no_troubles():
     address, _, thread = _served(HEALTHY)
-    assert ras_lines(address) == []
+    assert ras_troubles(address) == []
     thread.join()
 
 
@@ -108,14 +108,37 @@ def test_an_answer_that_does_not_end_is_told_as_far_as_it_came(monkeypatch):
 
     thread = threading.Thread(target=serve)
     thread.start()
-    found = ras_lines(f"127.0.0.1:{server.getsockname()[1]}")
+    found = ras_troubles(f"127.0.0.1:{server.getsockname()[1]}")
     thread.join()
     held[0].close()
     server.close()
-    assert len(found) <= 5 and found[-1] == "no complete answer within 0.2 s"
+    assert len(found) <= 5 and trouble_text(found[-1]) == "TIMEOUT: no complete answer within 0.2 s"
 
 
 def test_silence_and_processes_without_nccl_say_nothing():
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-    assert ras_lines(address) == [] and ras_lines("nonsense") == [] and nccl_notes([1]) == []
+    assert ras_troubles(address) == [] and ras_troubles("nonsense") == []
+    assert nccl_troubles([1]) == [] and nccl_notes([1], []) == []
+
+
+def test_ranks_are_read_with_what_they_have_launched():
+    address, _, thread = _served(HUNG)
+    dead, incomplete, timeout, mismatch = ras_troubles(address)
+    thread.join()
+    assert dead["ranks"] == timeout["ranks"] == [] and incomplete["id"] == mismatch["id"] == "4f1c9d0a3b2e7788"
+    assert [(each["rank"], each["pid"], each["here"]) for each in incomplete["ranks"]] == [(7, 4711, False)]
+    (behind,) = mismatch["ranks"]
+    assert (behind["rank"], behind["operation"], behind["launched"]) == (5, "AllReduce", 163)
+    assert mismatch["most"] == {"AllReduce": 164}
+
+
+def test_counts_that_change_are_no_trouble():
+    address, _, thread = _served(HUNG)
+    before = ras_troubles(address)
+    thread.join()
+    address, _, thread = _served(HUNG.replace(b"164", b"165").replace(b"163", b"164"))
+    after = ras_troubles(address)
+    thread.join()
+    assert [each["what"] for each in lasting(before, after)] == ["DEAD", "INCOMPLETE", "TIMEOUT"]
+    assert lasting(before, before) == before

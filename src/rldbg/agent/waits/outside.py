@@ -21,7 +21,7 @@ from .layout import LayoutError, MemoryLayout, measured_layout
 from .looking import Looking
 from .memory import ProcessMemory
 from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
-from .nccl import nccl_notes
+from .nccl import lasting, nccl_notes, nccl_troubles
 from .places import own_frames
 from .process_views import FarProcess, ThreadView
 from .snapshot import frame_facts, snapshot
@@ -33,6 +33,9 @@ _RAY_TASK_DIGITS = 48
 _CHANGED_MEANWHILE = (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error)
 # Who is woken from these got what it waited for, and waits for the next; a condition may have been notified in vain.
 _ENDED_BY_WAKING = frozenset({"lock", "queue_get", "queue_put", "event", "semaphore", "barrier", "pipe"})
+
+# These use CPU time while they wait.
+_SPINNING = frozenset({"cuda", "collective"})
 
 
 def main() -> None:
@@ -55,14 +58,18 @@ def look(
     """One entry per process. With `apart_s` each is looked at twice, and threads that moved are marked."""
     wanted = chosen_processes(pids, torchrun=torchrun, slurm_job=slurm_job, everything=everything, children=children)
     looks = _Looks(native=native, with_locals=with_locals, py_spy=py_spy, explaining=apart_s > 0)
+    said_before = nccl_troubles(wanted) if apart_s else []
     begun = time.monotonic()
     before = {pid: looks.glance(pid) for pid in wanted} if apart_s else {}
     if apart_s:
         time.sleep(max(apart_s - (time.monotonic() - begun), apart_s / 2))
     found = [looks.natively(pid, mark_moved(before.get(pid, {}), looks.at(pid), apart_s)) for pid in wanted]
     without_inherited_ranks(found)
-    if found and (notes := nccl_notes(wanted)):
-        found[0]["notes"] = notes
+    if found:
+        troubles = (
+            lasting(said_before, nccl_troubles(wanted)) if said_before else [] if apart_s else nccl_troubles(wanted)
+        )
+        found[0] |= {"nccl": troubles, "notes": nccl_notes(wanted, troubles)}
     return found
 
 
@@ -160,8 +167,8 @@ class _Looks:
 
 
 def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
-    """Marks the threads that are running, by their frames, CPU time or wake-ups. A wait for a GPU uses CPU time as
-    well, and py-spy wakes the threads of the process it inspects."""
+    """Marks the threads that are running, by their frames, CPU time or wake-ups. py-spy wakes the threads of a process
+    that it inspects."""
     first = {thread["native"]: thread for thread in before.get("threads") or []}
     old_children, children = ({child["pid"] for child in each.get("children") or []} for each in (before, after))
     after["replaced_children"] = bool(old_children) and not old_children & children
@@ -171,7 +178,7 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
         if old is None:
             continue
         used_s = (thread["kernel"].get("cpu", 0) - old["kernel"].get("cpu", 0)) / ticks
-        if used_s > 0.5 * apart_s and thread["wait"]["kind"] != "cuda":
+        if used_s > 0.5 * apart_s and thread["wait"]["kind"] not in _SPINNING:
             thread["wait"] = {"kind": "computing"}
         elif _places(old) != _places(thread) or _asks_anew(old, thread):
             thread["moved"] = True

@@ -9,6 +9,7 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.agent.waits import mark_moved
 from rldbg.live.diagnosis.hang import HangDiagnosis
+from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
 from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks
 from rldbg.live.diagnosis.stack_groups import diagnose_stacks, users_frame
 from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
@@ -22,6 +23,7 @@ _FIXES = {
     "lock": "take the locks in the same order everywhere, or one lock for both",
     "computing": _SLOW,
     "busy": _SLOW,
+    "cuda": "the GPU may be at work: this may be slow, not a hang; look again later and compare the line",
     "ray_get": "do not call ray.get on an actor that can call back: await in async actors, or return the reference",
 }
 
@@ -43,7 +45,7 @@ def explain(
 
         known = with_queue_ids(known, ray)
     collectives = diagnose_stacks(before, known) if any(stack.get("groups") for stack in known) else None
-    nodes = nodes_of(known)
+    nodes = join_nccl(nodes_of(known), known)
     seen = any(node.kind == "collective" for node in nodes)
     if collectives is not None and (collectives.kind == "unknown" or (collectives.kind == "odd" and seen)):
         # Counters do not include operations that were started earlier and are waited for in C.
@@ -57,7 +59,8 @@ def explain(
     if collectives is not None:
         # Why these ranks are missing is explained together with the collective.
         ways = [way for way in ways if way[0].rank not in collectives.ranks]
-    found = [_diagnosis(each) for each in _told_once(ways)]
+    found = [HangDiagnosis(text, "nccl_error", ()) for text in nccl_errors(known)]
+    found += [_diagnosis(each) for each in _told_once(ways)]
     if collectives is not None:
         told = _with_reasons(collectives, graph)
         return [told, *(each for each in found if not set(each.ranks) & set(collectives.ranks))][:_SENTENCES]

@@ -29,7 +29,8 @@ class HangDiagnosis:
         }
 
     def to_finding(self) -> Finding:
-        harmless = self.kind in ("moving", "unknown", "computing", "busy")
+        # Healthy jobs wait for their GPU most of the time.
+        harmless = self.kind in ("moving", "unknown", "computing", "busy", "cuda")
         return Finding(
             id=f"hang.{self.kind}",
             severity=Severity.INFO if harmless else Severity.ERROR,

@@ -88,6 +88,9 @@ def _join_devices(nodes: Sequence[Node], ranked: Mapping[int, Message], waiting:
     mains = {rank: front for rank, stack in ranked.items() if (front := _front(nodes, stack, None)) is not None}
     on_gpu = {rank for rank, node in mains.items() if node.kind == "cuda"}
     for rank in on_gpu:
+        if mains[rank].edges:
+            # NCCL has said whom it waits for.
+            continue
         elsewhere = [node for other, node in sorted(mains.items()) if other not in on_gpu and other not in waiting]
         mains[rank].edges += [Edge(node.id, "is elsewhere (a collective on the GPU may need it)") for node in elsewhere]
 
