@@ -68,7 +68,10 @@ _AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_brea
     "wait_s",
     type=click.FloatRange(min=0),
     default=None,
-    help="Seconds to hold a crashed process for inspection.  [default: 600 at a terminal, else 0]",
+    is_flag=False,
+    flag_value=_ATTENDED_WAIT_S,
+    metavar="[SECONDS]",
+    help="Hold a crashed process for inspection (600 s).  [default: at a terminal only]",
 )
 @click.option(
     "--pass-exceptions",

@@ -95,6 +95,7 @@ def test_ranks_that_are_only_counted_wait_for_those_that_are_named():
 def test_ranks_that_launched_different_operations_wait_for_each_other():
     (found,) = _said(OTHER_ORDER, WAITS, _stack(1, "cuda", 20, "step"))
     assert found.kind == "deadlock" and found.ranks == (0, 1)
+    assert found.fix == ("make all ranks call the same collectives in the same order",)
     assert "AllReduce 2 of" in found.verdict and "Broadcast 1 of" in found.verdict
 
 

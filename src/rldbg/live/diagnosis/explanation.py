@@ -20,10 +20,15 @@ _SENTENCES = 20
 LOOKS_APART_S = 1.0
 _SLOW = "it is running: this may be slow, not a hang; look again later and compare the line"
 _FIXES = {
-    "lock": "take the locks in the same order everywhere, or one lock for both",
     "computing": _SLOW,
     "busy": _SLOW,
     "cuda": "the GPU may be at work: this may be slow, not a hang; look again later and compare the line",
+}
+_SAME_ORDER = "make all ranks call the same collectives in the same order"
+_RING_FIXES = {
+    "lock": "take the locks in the same order everywhere, or one lock for both",
+    "collective": _SAME_ORDER,
+    "cuda": _SAME_ORDER,
     "ray_get": "do not call ray.get on an actor that can call back: await in async actors, or return the reference",
 }
 
@@ -103,8 +108,8 @@ def _diagnosis(ways: Sequence[Sequence[Node]]) -> HangDiagnosis:
         kind = "polling" if len(way) > 1 else "unknown"
     if kind == "sleep" and len(way) > 1 and _sleeps_again(last) and _completes(way[-2], last):
         kind = "busy"
-    alike = not ring or len({node.kind for node in way}) == 1
-    fix = _FIXES.get(last.kind if ring else kind, "") if alike else ""
+    alike = len({node.kind for node in way}) == 1
+    fix = (_RING_FIXES.get(last.kind, "") if alike else "") if ring else _FIXES.get(kind, "")
     where = "" if ranks else ", ".join(dict.fromkeys([*(node.label for node in way), *others]))
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     same = f"; so {'does' if len(others) == 1 else 'do'} {', '.join(others[:3])}{more}" if others else ""
