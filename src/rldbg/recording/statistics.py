@@ -1,6 +1,6 @@
 """Summary statistics of a field: size, dtype, range, and how many values are not finite."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,21 @@ class FieldStatistics:
 
 
 def statistics_of(record: Record) -> list[FieldStatistics]:
-    """Every field of a record in order, then what `extra` holds beyond them."""
-    return [_describe(name, value) for name, value in record.fields.items()] + [
-        _describe(f"extra.{name}", value) for name, value in record.extra.items()
-    ]
+    """Every field of a record in order, then what `extra` holds beyond them. A field of named numbers, as metrics are,
+    is followed by each of them."""
+    named = [*record.fields.items(), *((f"extra.{name}", value) for name, value in record.extra.items())]
+    return [described for name, value in named for described in (_describe(name, value), *_named_numbers(name, value))]
+
+
+def _named_numbers(name: str, value: Any) -> Iterator[FieldStatistics]:
+    if isinstance(value, Mapping):
+        for key, number in value.items():
+            if _is_number(number):
+                yield _numbers(f"{name}.{key}", "scalar", np.asarray(number))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 def _describe(name: str, value: Any) -> FieldStatistics:
@@ -38,7 +49,7 @@ def _describe(name: str, value: Any) -> FieldStatistics:
         return _numbers(name, _ragged_shape(value), value.values)
     if isinstance(value, np.ndarray | EncodedArray):
         return _numbers(name, "×".join(map(str, value.shape)) or "scalar", value)
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+    if not _is_number(value):
         return FieldStatistics(name, _data_shape(value), type(value).__name__, preview=_preview(value))
     return _numbers(name, "scalar", np.asarray(value))
 
