@@ -14,15 +14,17 @@ from rldbg.frameworks.registry import find_framework, recorded_hooks
 _ON_OCCASION = frozenset({"weights", "weight_values"})
 
 
-def recording_findings(run: Path, kinds: Sequence[str] = ()) -> list[Finding]:
-    """Frameworks that were imported and of which a kind is missing: no function that makes it was called."""
+def recording_findings(run: Path, kinds: Sequence[str] = (), *, among: Sequence[str] = ()) -> list[Finding]:
+    """Frameworks that were imported and of which a kind is missing: no function that makes it was called. `kinds` were
+    requested by name; the run recorded no others than those in `among`, if given."""
     proofs = read_proofs(run / HOOKS_FOLDER)
     functions: dict[str, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     versions: dict[str, str] = {}
     for proof in proofs:
         versions |= proof["versions"]
         for name, hook in proof["hooks"].items():
-            functions[hook["framework"]][name].append(hook)
+            records = [kind for kind in hook["records"] if not among or kind in among]
+            functions[hook["framework"]][name].append({**hook, "records": records})
     found, titles = [], []
     for framework, by_name in functions.items():
         modules = find_framework(framework).modules

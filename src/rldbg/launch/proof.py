@@ -13,6 +13,7 @@ from rldbg.launch.changes import rule_of
 from rldbg.launch.explanation import Explained, LaunchExplanation
 from rldbg.launch.findings import finding
 from rldbg.launch.request import Request
+from rldbg.tripwire import WATCHED_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ def judge_arming(trainings: Sequence[Explained], armed: Sequence[Armed], *, reda
 
 def judge_recording(run: Run, explanation: LaunchExplanation, request: Request) -> list[Finding]:
     """What of the recording is missing; the framework's own configuration becomes part of run.json."""
-    findings = recording_findings(run.path, request.record_kinds)
+    watched = WATCHED_KINDS if request.watch is not None and not request.record_kinds else ()
+    findings = recording_findings(run.path, request.record_kinds, among=watched)
     config = recorded_config(run.path)
     if config:
         run.update(config=config)

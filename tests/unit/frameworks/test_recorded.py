@@ -143,6 +143,7 @@ def test_parameters_that_had_no_gradients_are_named(hooked, monkeypatch):
     assert found.id == "recording.no-gradients"
     assert found.evidence[0].startswith("small_rl.loop.Trainer.compute_loss: called, and no parameter had a gradient")
     assert "recording.no-gradients" not in {finding.id for finding in recording_findings(run, ("loss",))}
+    assert recording_findings(run, among=("loss",)) == [], "the run records no gradients"
     hooks.recorded.recorder().close()
     (run / "recording" / "gradient").mkdir()
     assert recording_findings(run) == []
