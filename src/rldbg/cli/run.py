@@ -156,17 +156,14 @@ def _request(command: tuple[str, ...], settings: "RunSettings", given: dict[str,
 
 
 def _watched(watch: bool, **settings: Any) -> "WatchSettings | None":
-    from rldbg.tripwire import Watcher, WatchSettings
+    from rldbg.tripwire import WatchSettings
 
     defaults = WatchSettings()
     given = [name for name, value in settings.items() if value != getattr(defaults, name)]
     if given and not watch:
         option = {"rules": "watch-rules"}.get(given[0], given[0])
         raise UsageError(f"--{option} needs --watch", "add --watch")
-    chosen = WatchSettings(**settings) if watch else None
-    if chosen is not None:
-        Watcher(Path(), chosen)  # raises for an invalid rule or expression before anything starts
-    return chosen
+    return WatchSettings(**settings) if watch else None
 
 
 def _apply(settings: "RunSettings") -> None:

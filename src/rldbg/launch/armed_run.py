@@ -174,17 +174,17 @@ class _Tripwire:
             self._process = WatcherProcess(self._folder / "recording", self._settings, log=log)
 
     def tick(self) -> None:
-        if self._process is not None:
-            self._tell(self._process.new_events())
+        if self._process is None:
+            return
+        events = self._process.new_events()
+        self.events += events
+        for text in [*(event.message for event in events), *self._process.new_notes()]:
+            self._say(f"watch: {text}")
 
     def close(self) -> None:
         if self._process is not None:
-            self._tell(self._process.close())
-
-    def _tell(self, events: Sequence[Event]) -> None:
-        self.events += events
-        for event in events:
-            self._say(f"watch: {event.message}")
+            self._process.close()
+            self.tick()
 
 
 @contextlib.contextmanager

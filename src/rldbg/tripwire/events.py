@@ -1,9 +1,12 @@
-"""Events of the tripwire, and the file they are kept in: RECORDING/.watch/events.jsonl, one line per event."""
+"""Events of the tripwire, and the file they are kept in: RECORDING/.watch/events.jsonl, one line per event. What the
+process that checks has to say about itself is in notes.jsonl."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +15,8 @@ from typing import Any, Self
 from rldbg.core import Finding, Severity
 from rldbg.recording import WATCH_FOLDER
 
-_FILE = "events.jsonl"
+EVENTS_FILE = "events.jsonl"
+NOTES_FILE = "notes.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +58,51 @@ def number(value: float) -> str:
 
 
 class EventLog:
-    """The events of one recording. Whole lines are appended; a reader continues where it ended."""
+    """The events of one recording, and notes of the process that checks it, for the one that started it."""
 
     def __init__(self, recording: Path) -> None:
-        self.path = recording / WATCH_FOLDER / _FILE
-        self._read_bytes = 0
+        self._events = _Lines(recording / WATCH_FOLDER / EVENTS_FILE)
+        self._notes = _Lines(recording / WATCH_FOLDER / NOTES_FILE)
 
     def append(self, event: Event) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(event.to_dict()) + "\n")
+        self._events.append(json.dumps(event.to_dict()))
+
+    def note(self, text: str) -> None:
+        self._notes.append(json.dumps(text))
 
     def new(self) -> list[Event]:
         """The events since the last call."""
+        return [Event.from_dict(json.loads(line)) for line in self._events.new()]
+
+    def new_notes(self) -> list[str]:
+        """The notes since the last call."""
+        return [json.loads(line) for line in self._notes.new()]
+
+
+class _Lines:
+    """A file to which whole lines are appended; a reader continues where it ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_bytes = 0
+
+    def append(self, line: str) -> None:
+        """All of the line or, on a full disk, nothing of it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        data = f"{line}\n".encode()
+        with self._path.open("ab", buffering=0) as file:
+            before = file.tell()
+            if file.write(data) != len(data):
+                file.truncate(before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+
+    def new(self) -> list[bytes]:
         try:
-            with self.path.open("rb") as file:
+            with self._path.open("rb") as file:
                 file.seek(self._read_bytes)
                 text = file.read()
         except FileNotFoundError:
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
-        return [Event.from_dict(json.loads(line)) for line in whole.splitlines()]
+        return whole.splitlines()

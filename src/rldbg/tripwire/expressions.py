@@ -36,6 +36,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isnan": math.isnan,
     "isfinite": math.isfinite,
 }
+# Fewest and most arguments.
+_TAKES = {"abs": (1, 1), "isnan": (1, 1), "isfinite": (1, 1), "max": (2, math.inf), "min": (2, math.inf)}
 _HINT = "for example --when 'reward < 0.1' or --when 'length > 2 * usual(length)'; docs/watch.md lists the measures"
 
 
@@ -51,7 +53,7 @@ class WatchExpression:
         self.names = tuple(dict.fromkeys(_names(self._tree, text)))
 
     def holds(self, values: Mapping[str, float], usual: Mapping[str, float]) -> bool:
-        known, before = _identifiers(values), _identifiers(usual)
+        known, before = identifiers(values), identifiers(usual)
         if not all(name in known for name in self.names):
             return False
         try:
@@ -60,7 +62,8 @@ class WatchExpression:
             return False
 
 
-def _identifiers(values: Mapping[str, float]) -> dict[str, float]:
+def identifiers(values: Mapping[str, float]) -> dict[str, float]:
+    """The values by the names that expressions have for them."""
     return {re.sub(r"\W", "_", name): value for name, value in values.items()}
 
 
@@ -83,6 +86,9 @@ def _names(node: ast.AST, text: str) -> list[str]:
             return [node.args[0].id]
         if node.func.id not in _FUNCTIONS:
             raise UsageError(f"unknown function in {text!r}: {node.func.id}", _HINT)
+        fewest, most = _TAKES[node.func.id]
+        if not fewest <= len(node.args) <= most:
+            raise UsageError(f"wrong number of arguments in {text!r}: {node.func.id} of {len(node.args)}", _HINT)
         parts = list(node.args)
     else:
         raise UsageError(f"invalid expression: {text!r} ({type(node).__name__} is not supported)", _HINT)

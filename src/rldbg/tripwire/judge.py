@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 from rldbg.tripwire.detector import Detector, Unusual
 from rldbg.tripwire.events import number
-from rldbg.tripwire.expressions import WatchExpression
+from rldbg.tripwire.expressions import WatchExpression, identifiers
 from rldbg.tripwire.measures import StepMeasures
 from rldbg.tripwire.rules import RULES, WatchRule
 
@@ -23,14 +24,16 @@ class Alarm(NamedTuple):
     rule: WatchRule
     where: str
     what: str
+    is_logged: bool = False
+    """Whether the step holds nothing about the measure but a value that was logged."""
 
 
 class Judge:
     """Remembers the measures of earlier steps; knows nothing about where they come from."""
 
-    def __init__(self, rules: Sequence[WatchRule] = RULES, when: Sequence[str] = ()) -> None:
+    def __init__(self, rules: Sequence[WatchRule] = RULES, when: Sequence[WatchExpression] = ()) -> None:
         self._detectors = [Detector(rule) for rule in rules]
-        self._expressions = [WatchExpression(text) for text in when]
+        self._expressions = when
         self._true: set[str] = set()
         self._history: dict[str, deque[float]] = {}
 
@@ -42,6 +45,14 @@ class Judge:
             self._history.setdefault(name, deque(maxlen=_USUAL_OF)).append(value)
         return found
 
+    def names_without_value(self) -> Iterator[tuple[str, str, list[str]]]:
+        """Expressions that cannot have been true so far: the text, the name that no step had, and those there are."""
+        known = identifiers(dict.fromkeys(self._history, 0.0))
+        for expression in self._expressions:
+            for name in expression.names:
+                if name not in known:
+                    yield expression.text, name, sorted(known)
+
     def _by_rules(self, step: str, measured: StepMeasures) -> Iterator[Alarm]:
         for detector in self._detectors:
             rule = detector.rule
@@ -49,7 +60,8 @@ class Judge:
             unusual = None if value is None else detector.look(value)
             if unusual is not None:
                 place = measured.places.get(rule.measure)
-                yield Alarm(rule, f"{step}, {place}" if place else step, _said(rule, unusual))
+                where = f"{step}, {place}" if place else step
+                yield Alarm(rule, where, _said(rule, unusual), is_logged=rule.measure in measured.logged)
 
     def _by_expressions(self, step: str, values: Mapping[str, float]) -> Iterator[Alarm]:
         """An expression fires when it becomes true."""
@@ -60,11 +72,16 @@ class Judge:
                 self._true.discard(expression.text)
             elif not was_true:
                 self._true.add(expression.text)
-                shown = ", ".join(f"{name} {number(values[name])}" for name in expression.names if name in values)
+                known = identifiers(values)
+                shown = ", ".join(f"{name} {number(known[name])}" for name in expression.names)
                 yield Alarm(_OWN, step, f"{expression.text} is true" + (f" ({shown})" if shown else ""))
 
 
 def _said(rule: WatchRule, unusual: Unusual) -> str:
     before = "at best" if rule.moves == "declines" else "usually"
     text = f"{rule.measure} is {number(unusual.value)}, {before} {number(unusual.usual)}"
-    return text if rule.moves == "not-finite" else f"{text} ({unusual.sigmas:.3g} times the usual noise away)"
+    if rule.moves == "not-finite":
+        return text
+    if math.isinf(unusual.sigmas):
+        return f"{text} (it hardly ever changed before)"
+    return f"{text} ({unusual.sigmas:.3g} times the usual noise away)"

@@ -49,6 +49,8 @@ class StepMeasures(NamedTuple):
 
     values: dict[str, float]
     places: dict[str, str]
+    logged: frozenset[str] = frozenset()
+    """Measures of which the step holds nothing but a value that was logged."""
 
 
 def measure(recording: Recording, step: int, logged: Mapping[str, Any] | None = None) -> StepMeasures:
@@ -63,12 +65,16 @@ def measure(recording: Recording, step: int, logged: Mapping[str, Any] | None = 
         found = next((values[each] for each in known if each in values), None)
         if found is not None:
             values[name] = found
-    for name, value in _of_losses(recording, step, places):
-        values.setdefault(name, value) if name in ("kl",) else values.update({name: value})
+    of_losses = dict(_of_losses(recording, step, places))
     row = next(iter(metrics_by_step(recording, [step])), {})
-    values |= {name: row[key] for name, key in _OF_SAMPLES.items() if key in row}
+    of_samples = {name: row[key] for name, key in _OF_SAMPLES.items() if key in row}
     _longest(recording, step, places)
-    return StepMeasures(values, places)
+    has_more = any(entry.kind not in _OF_METRICS for entry in recording.entries(step=step))
+    recordable = {"loss", "kl", "entropy", *_OF_SAMPLES} if has_more else values.keys()
+    only_logged = frozenset(recordable - of_losses.keys() - of_samples.keys())
+    if "kl" in values:
+        of_losses.pop("kl", None)
+    return StepMeasures(values | of_losses | of_samples, places, only_logged)
 
 
 def logged_by_step(path: Path) -> dict[int, dict[str, Any]]:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from rldbg.core import UsageError, setting, validated
 
+_SHOW = "rldbg show {recording} --step {step}"
+
 Moves = Literal["up", "down", "either", "declines", "not-finite"]
 
 
@@ -21,7 +23,9 @@ class WatchRule:
     measure: str
     moves: Moves
     cause: str
-    look: str = "rldbg show {recording} --step {step}"
+    look: str = _SHOW
+    look_if_logged: str = ""
+    """What to look at where the step holds nothing about the measure but a value that was logged."""
     sigmas: float = setting(8.0, above=0)
     factor: float = setting(1.0, at_least=1)
     least: float = setting(0.0, at_least=0)
@@ -29,6 +33,11 @@ class WatchRule:
     history: int = setting(8, at_least=4)
     per_1000_steps: float = 0.0
     """Stated false-alarm rate."""
+
+    def look_at(self, recording: str, step: int, *, is_logged: bool = False) -> str:
+        """The command that looks at a step."""
+        command = self.look_if_logged if is_logged and self.look_if_logged else self.look
+        return command.format(recording=recording, step=step)
 
 
 def read_rules(path: Path) -> tuple[WatchRule, ...]:
@@ -50,7 +59,16 @@ def _parsed(text: str, source: str) -> tuple[WatchRule, ...]:
         raise UsageError(f"{source} is not valid YAML: {error}", "fix the file") from error
     if not isinstance(entries, Iterable) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{source} is not a list of rules", "see docs/watch.md for their form")
-    return tuple(validated(WatchRule, entry, source=source, page="watch.md") for entry in entries)
+    rules = tuple(validated(WatchRule, entry, source=source, page="watch.md") for entry in entries)
+    for rule in rules:
+        try:
+            [rule.look_at("RECORDING", 0, is_logged=is_logged) for is_logged in (False, True)]
+        except (KeyError, IndexError, ValueError) as error:
+            raise UsageError(
+                f"{source}: invalid look of {rule.id}: {rule.look!r}",
+                "write {recording} and {step} for the place of an event, and other braces twice: {{ }}",
+            ) from error
+    return rules
 
 
 RULES = _parsed(files("rldbg.tripwire").joinpath("rules.yaml").read_text(encoding="utf-8"), "rules.yaml")

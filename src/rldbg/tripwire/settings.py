@@ -1,13 +1,16 @@
 """Settings of `rldbg watch`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from rldbg.core import UsageError, check_values, setting
+from rldbg.tripwire.expressions import WatchExpression
+from rldbg.tripwire.rules import RULES, WatchRule, read_rules
 
 
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
-    """How a run is watched."""
+    """How a run is watched. Invalid ones are refused here: the process that watches has nobody to tell."""
 
     stop: bool = False
     """Stop every rank at the end of a step after an event; otherwise events are only noted."""
@@ -31,3 +34,11 @@ class WatchSettings:
                 f"{self.keep} steps are kept, too few for {self.around} before an event",
                 f"keep at least {self.around + 2} steps",
             )
+        self.read_rules()
+        self.expressions()
+
+    def read_rules(self) -> tuple[WatchRule, ...]:
+        return read_rules(Path(self.rules)) if self.rules else RULES
+
+    def expressions(self) -> tuple[WatchExpression, ...]:
+        return tuple(map(WatchExpression, self.when))

@@ -48,36 +48,36 @@ class WatchedLoop:
             if identity.rank == 0
             else None
         )
-        # Where ranks stop, the stop says why.
-        self._says_events = not settings.stop
         self._events: list[Event] = []
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record what a step has logged, and end it. This is where a rank stops."""
         self.recorder.record("training_metrics", step=step, metrics=dict(metrics))
         self.recorder.end_step(step)
-        if self._process is not None:
-            self._take(self._process.new_events())
+        self._take()
 
     def new_events(self) -> list[Event]:
         """Events since the last call; always none on other ranks than 0."""
-        if self._process is not None:
-            self._take(self._process.new_events())
+        self._take()
         events, self._events = self._events, []
         return events
 
-    def _take(self, events: list[Event]) -> None:
+    def _take(self) -> None:
+        if self._process is None:
+            return
+        events = self._process.new_events()
         self._events += events
-        for event in events if self._says_events else ():
-            say(f"watch: {event.message}")
+        for text in [*(event.message for event in events), *self._process.new_notes()]:
+            say(f"watch: {text}")
 
     def close(self) -> list[Event]:
         """Write what is left, judge it, and end the watcher; returns the events since `new_events`."""
         self.recorder.close()
-        process, self._process = self._process, None
-        if process is not None:
-            self._take(process.close())
-        return self.new_events()
+        if self._process is not None:
+            self._process.close()
+        events = self.new_events()
+        self._process = None
+        return events
 
     def __enter__(self) -> Self:
         return self

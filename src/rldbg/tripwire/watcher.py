@@ -4,21 +4,21 @@ stops. It runs in its own process and reads only the recording's files.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import shlex
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rldbg.analysis import check
-from rldbg.core import Environment, IncompleteDataError, RldbgError, Severity
+from rldbg.core import IncompleteDataError, RldbgError, Severity, did_you_mean
 from rldbg.recording import Recording, give_orders, note_judged, stop_step
 from rldbg.recording import open as open_recording
 from rldbg.tripwire.events import Event, EventLog
 from rldbg.tripwire.judge import Alarm, Judge
 from rldbg.tripwire.measures import logged_by_step, measure
-from rldbg.tripwire.rules import RULES, WatchRule, read_rules
+from rldbg.tripwire.notification import Notifier
+from rldbg.tripwire.rules import WatchRule
 from rldbg.tripwire.settings import WatchSettings
 
 # Checks that decide from one step alone and name a fault, not a circumstance.
@@ -36,7 +36,8 @@ _CHECKED = (
 _FIRST_STEPS = 4
 # While a training runs, checks use at most this share of one core.
 _SHARE = 0.05
-_NOTIFY_S = 60.0
+# An expression over a name that none of the first steps has is probably misspelt.
+_STEPS_WITHOUT_NAME = 8
 
 Places = frozenset[tuple[str, int, int, int]]
 
@@ -58,8 +59,7 @@ class Watcher:
         self.steps = 0
         self._say = say
         self._beside_training = beside_training
-        rules = read_rules(Path(self.settings.rules)) if self.settings.rules else RULES
-        self._judge = Judge(rules, self.settings.when)
+        self._judge = Judge(self.settings.read_rules(), self.settings.expressions())
         self._failed_checks: set[str] = set()
         self._next_checks = 0.0
         self._judged = -1
@@ -68,10 +68,22 @@ class Watcher:
         self._stop: str | None = None
         self._capsules: set[int] = set()
         self._log = EventLog(self.recording)
+        self._undelivered: list[Event] = []
+        self._has_noted_names = False
+        self._notifier = Notifier(self.settings.notify, self._note)
 
     def look(self, *, ended: bool = False) -> list[Event]:
         """Judges what is complete by now. A step is complete when it has what the step before it had, when a later
         one has begun, or when the run has ended."""
+        self._deliver()
+        self._notifier.look()
+        found = self._look(ended=ended)
+        if ended:
+            self._note_names()
+            self._notifier.finish()
+        return found
+
+    def _look(self, *, ended: bool) -> list[Event]:
         try:
             recording = open_recording(self.recording)
         except RldbgError:  # nothing is recorded yet
@@ -86,7 +98,8 @@ class Watcher:
                 break
             self._judged, self._before = step, places[step]
             found += self._judge_step(recording, step, logged.get(step, {}))
-            note_judged(self.recording, step)
+            with contextlib.suppress(OSError):  # full disk: recorders keep a few more steps
+                note_judged(self.recording, step)
         return found
 
     def _judge_step(self, recording: Recording, step: int, logged: Mapping[str, object]) -> list[Event]:
@@ -99,6 +112,8 @@ class Watcher:
         found += self._by_checks(recording, step)
         for event in found:
             self._raise_alarm(event)
+        if self.steps == _STEPS_WITHOUT_NAME:
+            self._note_names()
         return found
 
     def _by_checks(self, recording: Recording, step: int) -> list[Event]:
@@ -129,7 +144,7 @@ class Watcher:
             alarm.where,
             alarm.what,
             alarm.rule.cause,
-            alarm.rule.look.format(recording=place, step=step),
+            alarm.rule.look_at(place, step, is_logged=alarm.is_logged),
             pinned=tuple(range(max(step - around, 0), step + around + 1)),
             stops=stops,
             rerun=f"rldbg rerun {place} --step {step}" if step in self._capsules else "",
@@ -137,14 +152,35 @@ class Watcher:
 
     def _raise_alarm(self, event: Event) -> None:
         self.events.append(event)
-        self._log.append(event)
+        self._undelivered.append(event)
         self._pinned |= set(event.pinned)
         if event.stops and not self._is_stop_ahead():
             self._stop = str(event.step)
-        give_orders(self.recording, pin=self._pinned, stop=self._stop, reason=event.message)
+        self._deliver()
         self._say(event.message)
-        if self.settings.notify:
-            self._notify(event)
+        self._notifier.call(event)
+
+    def _deliver(self) -> None:
+        """Tells recorders and the process that started this one; again at the next look where the disk is full."""
+        with contextlib.suppress(OSError):
+            while self._undelivered:
+                event = self._undelivered[0]
+                give_orders(self.recording, pin=self._pinned, stop=self._stop, reason=event.message)
+                self._log.append(event)
+                self._undelivered.pop(0)
+
+    def _note(self, text: str) -> None:
+        self._say(text)
+        with contextlib.suppress(OSError):  # full disk
+            self._log.note(text)
+
+    def _note_names(self) -> None:
+        if self._has_noted_names or not self.steps:
+            return
+        self._has_noted_names = True
+        for text, name, known in self._judge.names_without_value():
+            near = did_you_mean(name, known, f"there are {', '.join(known)}" if known else "they have no number")
+            self._note(f"{text} has not been checked: none of {self.steps} steps has {name}; {near}")
 
     def _is_stop_ahead(self) -> bool:
         """Whether ranks have been told to stop and had not done so when the judged step ended: one stop is enough."""
@@ -152,22 +188,6 @@ class Watcher:
             return False
         agreed = stop_step(self.recording, self._stop)
         return agreed is None or self._judged <= agreed
-
-    def _notify(self, event: Event) -> None:
-        variables = {"RLDBG_EVENT": json.dumps(event.to_dict()), "RLDBG_MESSAGE": event.message}
-        try:
-            done = subprocess.run(
-                self.settings.notify,
-                shell=True,
-                env=Environment().everything() | variables,
-                timeout=_NOTIFY_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            self._say(f"the notification command failed: {error}")
-            return
-        if done.returncode:
-            self._say(f"the notification command failed with exit code {done.returncode}: {self.settings.notify}")
 
 
 def _places_by_step(recording: Recording) -> dict[int, Places]:

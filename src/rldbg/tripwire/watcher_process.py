@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 from rldbg.agent import disarmed
-from rldbg.core import Environment
+from rldbg.core import Environment, ExitCode
 from rldbg.recording import WATCH_FOLDER, forget_orders
-from rldbg.tripwire.events import Event, EventLog
+from rldbg.tripwire.events import EVENTS_FILE, NOTES_FILE, Event, EventLog
 from rldbg.tripwire.settings import WatchSettings
 
 _ENDED = "ended"
 # The last look reads at most a few steps; on a busy machine that takes its time.
 _LAST_LOOK_S = 120.0
+# Without a recorded step there is nothing to check.
+_WELL = (ExitCode.OK, ExitCode.FINDING, ExitCode.INCOMPLETE)
 
 
 class WatcherProcess:
@@ -29,7 +32,10 @@ class WatcherProcess:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _ENDED).unlink(missing_ok=True)
         forget_orders(recording)
-        (folder / "events.jsonl").unlink(missing_ok=True)
+        for name in (EVENTS_FILE, NOTES_FILE):
+            (folder / name).unlink(missing_ok=True)
+        self._log = log
+        self._is_closing = self._has_noted_end = False
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -45,15 +51,28 @@ class WatcherProcess:
         """The events since the last call."""
         return self._events.new()
 
-    def close(self) -> list[Event]:
-        """Lets it judge what is left, and waits for that; the events since the last call."""
+    def new_notes(self) -> list[str]:
+        """What it, or its end, has to say since the last call."""
+        code, ended = self._process.poll(), []
+        if code is not None and not self._has_noted_end and (not self._is_closing or code not in _WELL):
+            self._has_noted_end = True
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            again = f"rldbg watch {shlex.quote(str(self.recording))}{'' if self._is_closing else ' --follow'}"
+            ended.append(
+                f"the process that checks steps has ended ({how}): later steps are not checked; its output is in "
+                f"{self._log}; check them: {again}"
+            )
+        return [*self._events.new_notes(), *ended]
+
+    def close(self) -> None:
+        """Lets it judge what is left, and waits for that."""
+        self._is_closing = self._process.poll() is None
         (self.recording / WATCH_FOLDER / _ENDED).touch()
         try:
             self._process.wait(_LAST_LOOK_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        return self.new_events()
 
 
 def command_of(recording: Path, settings: WatchSettings, owner: int) -> list[str]:

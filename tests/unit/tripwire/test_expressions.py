@@ -32,8 +32,19 @@ def test_expressions(text: str, holds: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["reward <", "open('x')", "reward.real > 0", "[1][0]", "'a' == 'a'", "lambda: 1", "reward ** 9 > 1"]
+    "text",
+    [
+        "reward <",
+        "open('x')",
+        "reward.real > 0",
+        "[1][0]",
+        "'a' == 'a'",
+        "lambda: 1",
+        "reward ** 9 > 1",
+        "max(reward) > 1",
+        "abs()",
+    ],
 )
 def test_what_is_not_an_expression_over_measures_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expression|function"):
+    with pytest.raises(UsageError, match=r"expression|function|arguments"):
         WatchExpression(text)

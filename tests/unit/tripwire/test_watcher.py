@@ -1,6 +1,12 @@
 """The watcher over real recordings: what it says, what it pins, how ranks stop."""
 
+import errno
 import json
+import math
+import os
+import resource
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,8 +19,10 @@ from rldbg.core import UsageError
 from rldbg.recording import Recorder, give_orders
 from rldbg.recording.recorder import orders as orders_module
 from rldbg.recording.recorder.orders import Orders
-from rldbg.tripwire import Event, EventLog, Watcher, WatchSettings
+from rldbg.tripwire import Event, EventLog, Watcher, WatcherProcess, WatchSettings
+from rldbg.tripwire import watcher as watcher_module
 from rldbg.tripwire.measures import measure
+from rldbg.tripwire.notification import Notifier
 
 USUAL = {"loss": 0.01, "reward": 0.5, "grad_norm": 1.0}
 
@@ -127,6 +135,94 @@ def test_a_command_that_fails_is_said_and_harms_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     Watcher(tmp_path, WatchSettings(when=("length > 5",), notify="exit 7"), say=said.append).look(ended=True)
     assert said[1] == "the notification command failed with exit code 7: exit 7"
+    assert EventLog(tmp_path).new_notes() == said[1:]
+
+
+def has_a_reader(pipe: Path) -> bool:
+    try:
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+def test_a_command_that_hangs_delays_no_check_and_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "never")
+    said: list[str] = []
+    notifier = Notifier(f"cat {tmp_path}/pipe/never; true", said.append, longest_s=0.2)
+    notifier.call(Event("rule", 3, "step 3", "what", "cause", "look"))
+    assert said == []
+    notifier.finish()
+    assert said == [f"the notification command took more than 0.2 s: cat {tmp_path}/pipe/never; true"]
+    deadline = time.monotonic() + 30
+    while has_a_reader(tmp_path / "pipe" / "never"):  # a killed process takes a moment to end
+        assert time.monotonic() < deadline
+
+
+def test_the_end_of_the_process_that_checks_is_noted_once(tmp_path: Path) -> None:
+    process = WatcherProcess(tmp_path / "rec", WatchSettings(), log=tmp_path / "watch.log")
+    assert process.new_notes() == []
+    process._process.kill()
+    process.close()
+    (note,) = process.new_notes()
+    assert note.startswith("the process that checks steps has ended (signal 9)")
+    assert f"check them: rldbg watch {tmp_path}/rec" in note
+    assert process.new_notes() == []
+
+
+def test_a_name_in_an_expression_that_no_step_has_is_noted_once(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        record_steps(recorder, range(12))
+    watcher = Watcher(tmp_path, WatchSettings(when=("rewrad < 1 and loss > 9",)))
+    watcher.look(ended=True)
+    (note,) = EventLog(tmp_path).new_notes()
+    assert note.endswith("none of 8 steps has rewrad; did you mean 'reward'?")
+
+
+@pytest.mark.parametrize(("records_losses", "command"), [(False, "rldbg show"), (True, "rldbg check")])
+def test_the_command_looks_at_what_the_step_holds(tmp_path: Path, records_losses: bool, command: str) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.record("training_metrics", step=0, metrics={"loss": math.nan})
+        if records_losses:
+            recorder.record("loss", step=0, micro=0, loss=math.nan)
+    watcher = Watcher(tmp_path, WatchSettings(checks=False))
+    watcher.look(ended=True)
+    (event,) = watcher.events
+    assert event.look.startswith(command)
+
+
+def test_an_event_on_a_full_disk_is_delivered_when_there_is_room_again(tmp_path: Path, monkeypatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Recorder(tmp_path) as recorder:
+        record_steps(recorder, range(1), length=9.0)
+    watcher = Watcher(tmp_path, WatchSettings(when=("length > 5",)))
+    with monkeypatch.context() as patched:
+        for name in ("give_orders", "note_judged"):
+            patched.setattr(watcher_module, name, full)
+        assert len(watcher.look(ended=True)) == 1
+        assert EventLog(tmp_path).new() == []
+    watcher.look(ended=True)
+    assert EventLog(tmp_path).new() == watcher.events
+
+
+def test_a_line_that_does_not_fit_on_the_disk_leaves_none_of_it(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.note("first")
+    path = tmp_path / ".watch" / "notes.jsonl"
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, limit[1]))
+        with pytest.raises(OSError, match="No space left"):
+            log.note("second")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    log.note("third")
+    assert log.new_notes() == ["first", "third"]
 
 
 def test_rules_of_a_file_join_or_replace_the_built_in_ones(tmp_path: Path) -> None:
@@ -148,7 +244,18 @@ def test_an_invalid_rule_names_its_key(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("- {id: a, measure: b, moves: sideways, cause: c}\n")
     with pytest.raises(UsageError, match="invalid moves: 'sideways'"):
-        Watcher(tmp_path, WatchSettings(rules=str(rules)))
+        WatchSettings(rules=str(rules))
+    rules.write_text("- {id: a, measure: b, moves: up, cause: c, look: 'echo {sep}'}\n")
+    with pytest.raises(UsageError, match="invalid look of a"):
+        WatchSettings(rules=str(rules))
+
+
+def test_what_a_watcher_would_refuse_is_refused_before_it_is_started(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="invalid expression: 'reward <'"):
+        rldbg.watch(tmp_path / "rec", when="reward <")
+    with pytest.raises(UsageError, match="cannot read the rules"):
+        rldbg.watch(tmp_path / "rec", rules=tmp_path / "none.yaml")
+    assert not (tmp_path / "rec").exists()
 
 
 def test_a_rank_stops_at_the_end_of_the_step_after_it_met_the_order(tmp_path: Path) -> None:
@@ -231,9 +338,10 @@ def test_measures_of_samples_count_before_what_was_logged(tmp_path: Path) -> Non
             "forward_data", step=3, micro=0, log_probs=[[-1.0, -1.0]], entropy=[[0.5, 0.9]], response_mask=[[1, 0]]
         )
         recorder.record("training_metrics", step=3, metrics={"reward/mean": 9.0, "actor/grad_norm": 2.0})
-    values, places = measure(rldbg.open(tmp_path), 3)
+    values, places, logged = measure(rldbg.open(tmp_path), 3)
     assert (values["reward"], values["length"], values["entropy"], values["grad_norm"]) == (0.5, 3.0, 0.5, 2.0)
     assert places["length"] == "the longest is sample g/1"
+    assert "loss" in logged and logged.isdisjoint({"reward", "length", "entropy", "grad_norm"})
 
 
 def test_too_few_steps_for_what_is_pinned_are_refused() -> None:
