@@ -11,7 +11,8 @@ def to_lines(groups: Sequence[StackGroup]) -> Iterator[str]:
     for group in groups:
         yield ""
         thread = f"  {group.thread}" if group.thread not in ("", "MainThread") else ""
-        yield compress(group.who) + thread + (f"  waits {group.waiting}" if group.waiting else "")
+        state = f"  raised {group.raised}" if group.raised else f"  waits {group.waiting}" if group.waiting else ""
+        yield compress(group.who) + thread + state
         if group.unanswered:
             yield f"    no stack: {group.unanswered}"
         for frame in group.frames[:_SHOWN_FRAMES]:

@@ -1,9 +1,7 @@
 """Why a job hangs: from its collectives if ranks wait in them, else from the wait graph; one sentence per cause."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rldbg.agent import Message
@@ -11,7 +9,7 @@ from rldbg.agent.waits import mark_moved
 from rldbg.live.diagnosis.hang import HangDiagnosis
 from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
 from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks
-from rldbg.live.diagnosis.stack_groups import diagnose_stacks, users_frame
+from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, users_frame
 from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
 from rldbg.live.diagnosis.wait_nodes import nodes_of
 from rldbg.live.diagnosis.wait_words import clause, sentence
@@ -33,6 +31,8 @@ _RING_FIXES = {
 }
 
 
+# Counters of collectives say more about these waits than stacks.
+_IN_COLLECTIVES = frozenset({"collective", "cuda"})
 _WHOLE = frozenset({"is awaited", "is that process", "is that thread", "is at the other end"})
 
 
@@ -60,7 +60,7 @@ def explain(
 
         nodes = join_ray(nodes, known, ray)
     graph = WaitGraph(join_ranks(nodes, known, judged=collectives.ranks if collectives is not None else None))
-    ways = [way for way in graph.ways() if collectives is None or way[-1].kind != "collective"]
+    ways = [way for way in graph.ways() if collectives is None or way[-1].kind not in _IN_COLLECTIVES]
     if collectives is not None:
         # Why these ranks are missing is explained together with the collective.
         ways = [way for way in ways if way[0].rank not in collectives.ranks]
@@ -81,11 +81,7 @@ def wait_of(stacks: Sequence[Message], pid: int, host: str) -> str:
 
 def _with_crash(stack: Message) -> Message:
     """Adds the line of the user's code that raised, from the crash file if it can be read here."""
-    try:
-        record = json.loads(Path(str(stack["crash_file"])).read_text(encoding="utf-8"))
-        return stack | {"raised_at": users_frame(record["exceptions"][0]["frames"])}
-    except (KeyError, IndexError, OSError, ValueError):
-        return stack
+    return stack | {"raised_at": users_frame(frames)} if (frames := raised_frames(stack)) else stack
 
 
 def _told_once(ways: Sequence[Sequence[Node]]) -> list[list[Sequence[Node]]]:
@@ -137,7 +133,7 @@ def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:
             continue
         if idle or node.kind in ("sleep", "computing") or node.wait.get("op") in UNNAMED:
             reasons.append(clause(node))
-        elif node.waits and node.kind != "collective":
+        elif node.waits and node.kind not in _IN_COLLECTIVES:
             path = [node, *graph.onward(node)]
             told |= {each.id for each in path}
             reasons.append(sentence(path))

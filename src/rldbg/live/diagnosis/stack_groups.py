@@ -1,8 +1,10 @@
 """The stacks of many processes: equal ones together, the odd ones first; and what they say about a hang."""
 
+import json
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rldbg.agent import Message
@@ -24,6 +26,7 @@ class StackGroup:
     frames: tuple[Message, ...]
     waiting: str = ""
     unanswered: str = ""
+    raised: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -31,6 +34,7 @@ class StackGroup:
             "thread": self.thread,
             "waiting_in": self.waiting.removeprefix("in ") or None,
             "unanswered": self.unanswered or None,
+            "raised": self.raised or None,
             "frames": list(self.frames),
         }
 
@@ -43,23 +47,43 @@ def group_stacks(stacks: Sequence[Message]) -> list[StackGroup]:
         for thread in _shown_threads(stack):
             frames = tuple((f["file"], f["line"], f["function"]) for f in thread.get("frames", []))
             name = "" if thread.get("main", True) else str(thread["thread"])
-            key = (frames, _waiting(stack, thread), str(stack.get("unanswered") or ""), name)
+            key = (frames, _waiting(stack, thread), str(stack.get("unanswered") or ""), thread.get("raised", ""), name)
             groups.setdefault(key, []).append(stack["who"])
             firsts.setdefault(key, thread)
     found = []
     for key, names in groups.items():
-        first, (_, waiting, unanswered, _) = firsts[key], key
+        first, (_, waiting, unanswered, raised, _) = firsts[key], key
         shown: tuple[Message, ...] = tuple(first.get("frames", []))
-        found.append(StackGroup(tuple(names), first.get("thread", ""), shown, waiting, unanswered))
+        found.append(StackGroup(tuple(names), first.get("thread", ""), shown, waiting, unanswered, raised))
     return sorted(found, key=lambda group: (len(group.who), group.who))
 
 
 def _shown_threads(stack: Message) -> list[Message]:
-    """The interesting thread first; then those that run code of the user, and tasks of asyncio in the same form."""
+    """The interesting thread first; then those that run code of the user, and tasks of asyncio in the same form. A
+    thread that is held at an exception is shown where it raised."""
     first = interesting_thread(stack)
+    held = _has_raised(stack) and stack["state"] == "stopped" and bool(first)
+    if held and (frames := raised_frames(stack)):
+        raised = {name: value for name, value in first.items() if name not in ("wait", "collective")}
+        raised |= {"frames": frames, "raised": _first_line(stack)}
+        return [raised, *_others(stack, first)]
+    return [first, *_others(stack, first)]
+
+
+def _others(stack: Message, first: Message) -> list[Message]:
     others = [t for t in stack.get("threads") or [] if t is not first and not t.get("background", True)]
     tasks = [task | {"thread": f"task {task['task']}", "main": False} for task in stack.get("tasks") or []]
-    return [first, *others, *tasks]
+    return [*others, *tasks]
+
+
+def raised_frames(stack: Message) -> list[Message]:
+    """The frames of the exception that ended or holds a process, innermost first; none without its crash file."""
+    try:
+        record = json.loads(Path(str(stack["crash_file"])).read_text(encoding="utf-8"))
+        frames = record["exceptions"][0]["frames"]
+        return [{name: frame[name] for name in ("file", "line", "function")} for frame in frames]
+    except (KeyError, IndexError, TypeError, OSError, ValueError):
+        return []
 
 
 def interesting_thread(stack: Message) -> Message:
@@ -133,7 +157,7 @@ def _counters(stack: Message) -> dict[str, Any]:
 
 def _view(stack: Message) -> RankView:
     thread = interesting_thread(stack)
-    raised = str(stack.get("message") or "").partition("\n")[0] if _has_raised(stack) else ""
+    raised = _first_line(stack) if _has_raised(stack) else ""
     frame = stack.get("raised_at") if raised else users_frame(thread.get("frames") or [])
     place = f"{frame['file'].rpartition('/')[2]}:{frame['line']} ({frame['function']})" if frame else ""
     if not place and stack.get("file"):
@@ -143,6 +167,10 @@ def _view(stack: Message) -> RankView:
     pending = (_pending(stack, call),) if call else ()
     entered = {str(group["name"]): int(group["sequence"] or 0) for group in stack.get("groups") or []}
     return RankView(int(stack["rank"]), str(stack["who"]), place, state, pending, entered, raised=raised)
+
+
+def _first_line(stack: Message) -> str:
+    return str(stack.get("message") or "").partition("\n")[0]
 
 
 def _has_raised(stack: Message) -> bool:

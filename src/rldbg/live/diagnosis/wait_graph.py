@@ -109,8 +109,9 @@ class WaitGraph:
         # An idle server explains a hang only if nothing else does.
         found = [path for path in found if len(path) > 1 or not _accepts(path[0])] or found
         told = {node.id for path in found for node in path}
-        polling = [node for node in self.nodes.values() if node.wait.get("polls") and node.id[2:] == ("main",)]
-        return [*found, *((node,) for node in polling if found and node.id not in told)]
+        mains = (node for node in self.nodes.values() if node.id[2:] == ("main",) and not node.background)
+        polling = (node for node in mains if node.wait.get("polls") and node.id not in told)
+        return [*found, *((node,) for node in polling if found)]
 
 
 def _cause(last: Node) -> Id:
