@@ -66,6 +66,7 @@ class Watcher:
         self._before: Places = frozenset()
         self._pinned: set[int] = set()
         self._stop: str | None = None
+        self._reason = ""
         self._capsules: set[int] = set()
         self._log = EventLog(self.recording)
         self._undelivered: list[Event] = []
@@ -155,7 +156,7 @@ class Watcher:
         self._undelivered.append(event)
         self._pinned |= set(event.pinned)
         if event.stops and not self._is_stop_ahead():
-            self._stop = str(event.step)
+            self._stop, self._reason = str(event.step), event.message
         self._deliver()
         self._say(event.message)
         self._notifier.call(event)
@@ -164,9 +165,8 @@ class Watcher:
         """Tells recorders and the process that started this one; again at the next look where the disk is full."""
         with contextlib.suppress(OSError):
             while self._undelivered:
-                event = self._undelivered[0]
-                give_orders(self.recording, pin=self._pinned, stop=self._stop, reason=event.message)
-                self._log.append(event)
+                give_orders(self.recording, pin=self._pinned, stop=self._stop, reason=self._reason)
+                self._log.append(self._undelivered[0])
                 self._undelivered.pop(0)
 
     def _note(self, text: str) -> None:

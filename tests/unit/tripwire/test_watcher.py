@@ -309,11 +309,11 @@ def test_one_stop_serves_all_events_before_it(tmp_path: Path) -> None:
     stops = []
     for judged in (5, 6, 9):
         watcher._judged = judged
-        watcher._raise_alarm(replace(event, step=judged))
-        stops.append(watcher._stop)
+        watcher._raise_alarm(replace(event, step=judged, where=f"step {judged}"))
+        stops.append((watcher._stop, json.loads((tmp_path / ".watch" / "orders.json").read_text())["reason"][:11]))
         if judged == 5:
             orders.obey(7)  # a rank has met the order: all stop after step 8
-    assert stops == ["5", "5", "9"]
+    assert stops == [("5", "a at step 5"), ("5", "a at step 5"), ("9", "a at step 9")]
 
 
 def test_orders_that_cannot_be_read_never_harm_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
