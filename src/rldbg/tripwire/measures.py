@@ -57,14 +57,14 @@ def measure(recording: Recording, step: int, logged: Mapping[str, Any] | None = 
     """`logged` is the step's line of RUN/metrics.jsonl, where NaN is null."""
     values = {name: _number(value) for name, value in (logged or {}).items() if _is_numeric(value)}
     places: dict[str, str] = {}
-    for record in (item for kind in _OF_METRICS for item in _records(recording, kind, step)):
-        metrics = record.fields.get("metrics")
-        if isinstance(metrics, Mapping):
-            values |= {str(name): _number(value) for name, value in metrics.items() if _is_numeric(value)}
+    for kind in _OF_METRICS:
+        values |= _of_metrics(recording, kind, step, places)
     for name, known in _LOGGED.items():
-        found = next((values[each] for each in known if each in values), None)
+        found = next((each for each in known if each in values), None)
         if found is not None:
-            values[name] = found
+            values[name] = values[found]
+            if found in places:
+                places[name] = places[found]
     of_losses = dict(_of_losses(recording, step, places))
     row = next(iter(metrics_by_step(recording, [step])), {})
     of_samples = {name: row[key] for name, key in _OF_SAMPLES.items() if key in row}
@@ -75,6 +75,22 @@ def measure(recording: Recording, step: int, logged: Mapping[str, Any] | None = 
     if "kl" in values:
         of_losses.pop("kl", None)
     return StepMeasures(values | of_losses | of_samples, places, only_logged)
+
+
+def _of_metrics(recording: Recording, kind: str, step: int, places: dict[str, str]) -> dict[str, float]:
+    """What each rank logged last, averaged over ranks; a value that is not finite counts on whatever rank it is."""
+    by_name: dict[str, dict[int, float]] = defaultdict(dict)
+    not_finite: dict[str, float] = {}
+    for record in _records(recording, kind, step):
+        metrics = record.fields.get("metrics")
+        for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
+            if _is_numeric(value):
+                number = by_name[str(name)][record.key.rank] = _number(value)
+                if not math.isfinite(number) and name not in not_finite:
+                    not_finite[str(name)] = number
+                    places[str(name)] = f"rank {record.key.rank}"
+    finite = {name: ranks.values() for name, ranks in by_name.items() if name not in not_finite}
+    return {name: math.fsum(numbers) / len(numbers) for name, numbers in finite.items()} | not_finite
 
 
 def logged_by_step(path: Path) -> dict[int, dict[str, Any]]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import rldbg
-from rldbg.core import UsageError
+from rldbg.core import Identity, UsageError
 from rldbg.recording import Recorder, give_orders
 from rldbg.recording.recorder import orders as orders_module
 from rldbg.recording.recorder.orders import Orders
@@ -342,6 +342,15 @@ def test_measures_of_samples_count_before_what_was_logged(tmp_path: Path) -> Non
     assert (values["reward"], values["length"], values["entropy"], values["grad_norm"]) == (0.5, 3.0, 0.5, 2.0)
     assert places["length"] == "the longest is sample g/1"
     assert "loss" in logged and logged.isdisjoint({"reward", "length", "entropy", "grad_norm"})
+
+
+def test_what_ranks_logged_is_averaged_unless_one_of_them_is_not_finite(tmp_path: Path) -> None:
+    for rank, loss in enumerate((math.nan, 1.0)):
+        with Recorder(tmp_path, identity=Identity(rank=rank)) as recorder:
+            recorder.record("training_metrics", step=0, metrics={"train/loss": loss, "reward": float(rank)})
+    values, places, _ = measure(rldbg.open(tmp_path), 0)
+    assert math.isnan(values["loss"]) and places["loss"] == "rank 0"
+    assert values["reward"] == 0.5
 
 
 def test_too_few_steps_for_what_is_pinned_are_refused() -> None:
