@@ -84,23 +84,24 @@ def _edit_name(command: Command, request: Request, edits: list[Edit], missing: l
         return
     given = command.options
     entries = applicable(command.profile.name_keys, command.program, given)
-    for entry in entries:
+    folders = applicable(command.profile.checkpoints, command.program, given)
+    for entry in (*entries, *folders):
+        is_name = entry in entries
         base = given.get(entry.key) or configured_value(command.program, Path(command.call.cwd), entry.key)
         if not base:
-            missing.append(
-                Unreached(
-                    entry.key, "the name is neither on the command line nor in a readable configuration file: use --set"
-                )
-            )
+            what = "name" if is_name else "checkpoint folder"
+            where = "neither on the command line nor in a readable configuration file"
+            missing.append(Unreached(entry.key, f"the {what} is {where}: use --set"))
             continue
-        reason = entry.reason or "keep the debug run apart from the real one"
-        edits.append(Edit(entry.key, reason, suffix=request.name_suffix, base=None if entry.key in given else base))
+        usual = (
+            "keep the debug run apart from the real one"
+            if is_name
+            else "do not resume from or overwrite the checkpoints of the real run"
+        )
+        own = None if entry.key in given else base
+        edits.append(Edit(entry.key, entry.reason or usual, suffix=request.name_suffix, base=own))
     if not entries and command.profile.name != GENERIC:
         missing.append(Unreached("experiment name", "no option of the command names the run: use --set"))
-    for entry in applicable(command.profile.checkpoints, command.program, given):
-        if given.get(entry.key):
-            reason = entry.reason or "do not resume from or overwrite the checkpoints of the real run"
-            edits.append(Edit(entry.key, reason, suffix=request.name_suffix))
 
 
 def _edit_length(command: Command, request: Request, edits: list[Edit], missing: list[Unreached]) -> None:

@@ -1,5 +1,6 @@
 """The configuration file that a training command names, as far as it can be read without the framework."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +58,45 @@ def _configuration_file(program: Program, cwd: Path) -> Path | None:
     named = options.get("--config") or options.get("--config_file")
     if named is None and program.words[:1] == ("rldbg",):
         named = next((word for word in arguments if word.endswith((".yaml", ".yml"))), None)
-    return _existing(program, cwd, Path(named)) if named else None
+    return _existing(program, cwd, Path(named)) if named else _default_file(program, cwd)
+
+
+def _default_file(program: Program, cwd: Path) -> Path | None:
+    """The file that the program itself names for the case that its command does not; None where it names several."""
+    source = _source(program, cwd)
+    if source is None or not _is_small_file(source):
+        return None
+    try:
+        tree = ast.parse(source.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return None
+    named = {source.parent / file for node in ast.walk(tree) if isinstance(node, ast.Call) for file in _named_by(node)}
+    files = [file for file in named if _is_small_file(file)]
+    return files[0] if len(files) == 1 else None
+
+
+def _source(program: Program, cwd: Path) -> Path | None:
+    if program.kind == "script":
+        return cwd / program.name
+    return cwd.joinpath(*program.name.split(".")).with_suffix(".py") if program.kind == "module" else None
+
+
+def _named_by(call: ast.Call) -> Iterator[str]:
+    """`os.path.join(os.path.dirname(__file__), "configs", "x.yaml")`, or Hydra's decorator."""
+    function, words = ast.unparse(call.func), [_text(argument) for argument in call.args[1:]]
+    is_beside = function in ("os.path.join", "join") and any(
+        "dirname(__file__)" in ast.unparse(argument) for argument in call.args[:1]
+    )
+    if is_beside and words and all(words) and words[-1].endswith((".yaml", ".yml")):
+        yield "/".join(words)
+    if function == "hydra.main":
+        options = {keyword.arg: _text(keyword.value) for keyword in call.keywords}
+        if options.get("config_name"):
+            yield f"{options.get('config_path') or '.'}/{options['config_name'].removesuffix('.yaml')}.yaml"
+
+
+def _text(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def _existing(program: Program, cwd: Path, file: Path) -> Path | None:

@@ -226,6 +226,27 @@ def test_a_name_that_refers_to_another_key_is_read(tmp_path):
     assert "++runner.logger.experiment_name=grpo-7b-Debug" in words
 
 
+def test_a_checkpoint_folder_that_only_the_configuration_names_is_not_shared_with_the_real_run(tmp_path):
+    (tmp_path / "base.yaml").write_text("checkpointing: {checkpoint_dir: results/grpo}\n")
+    (tmp_path / "c.yaml").write_text("defaults: base.yaml\nlogger: {wandb: {name: e}}\n")
+    words = armed("uv run run_grpo.py --config c.yaml", cwd=tmp_path)
+    assert "++checkpointing.checkpoint_dir=results/grpo-Debug" in words
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'args.config = os.path.join(os.path.dirname(__file__), "configs", "small.yaml")\n',
+        '@hydra.main(config_path="configs", config_name="small", version_base=None)\ndef main(config): ...\n',
+    ],
+)
+def test_the_configuration_that_a_program_chooses_by_itself_is_read(tmp_path, source):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "small.yaml").write_text("logger: {wandb: {name: grpo-dev}}\n")
+    (tmp_path / "run_grpo.py").write_text(source)
+    assert "++logger.wandb.name=grpo-dev-Debug" in armed("uv run run_grpo.py", cwd=tmp_path)
+
+
 def test_samples_of_a_validation_stay_apart():
     words = armed("python -m verl.trainer.main_ppo trainer.experiment_name=e trainer.validation_data_dir=val/e")
     assert "++trainer.validation_data_dir=val/e-Debug" in words
