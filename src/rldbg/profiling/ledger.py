@@ -4,26 +4,29 @@ sleeps."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import median
+from statistics import mean, median
 
 from rldbg.agent.profiling import SLEEPS
-from rldbg.profiling.tracks import PhaseSpan, Track
+from rldbg.profiling.tracks import PhaseSpan, Track, self_times, with_inner
 
 _KIB_PER_MIB = 1024
 # The first steps allocate what stays: caches, buffers, states of the optimizer.
 _WARM_UP = 3
 _FEWEST_STEPS = 8
 _LEAST_MIB_PER_STEP = 0.25
+# Steps over which growth is seen although allocators take memory in lumps.
+_LUMP = 4
 # Of all pairs of steps, the later one holds more in at least this share.
 _RISING = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One phase of one process: seconds per step; memory at entry, peak and exit in MiB (median, highest, median)."""
+    """One phase of one process: its own seconds per step; memory at entry, peak and exit in MiB (median, highest,
+    median)."""
 
     role: str
     process: str
@@ -39,8 +42,8 @@ class Leak:
 
     process: str
     memory: str
-    phase: str
-    """The phase that gains most; empty when it grows outside every phase."""
+    phase: str | None
+    """The phase that gains it; empty when it grows outside every phase, None when that is not clear."""
     first_step: int
     mib_per_step: float
     steps: int
@@ -48,6 +51,8 @@ class Leak:
     @property
     def text(self) -> str:
         where = f"in phase {self.phase}" if self.phase else "outside every phase"
+        if self.phase is None:
+            where = "in a phase that is not clear (they gain and return more than that)"
         return (
             f"{self.process} gains {self.mib_per_step:.2f} MiB of {self.memory} memory per step since step "
             f"{self.first_step}, {where}"
@@ -69,10 +74,12 @@ def ledger_of(groups: dict[str, list[tuple[str, Track]]], steps: int) -> list[Le
     for role, members in groups.items():
         for title, track in members:
             by_phase: dict[str, list[PhaseSpan]] = defaultdict(list)
-            for span in track.spans:
+            own_ns: dict[str, int] = defaultdict(int)
+            for span, own in self_times(track.spans):
                 by_phase[span.phase].append(span)
+                own_ns[span.phase] += own
             for phase, spans in by_phase.items():
-                seconds = sum(span.length_ns for span in spans) / 1e9 / max(steps, 1)
+                seconds = own_ns[phase] / 1e9 / max(steps, 1)
                 rows.append(LedgerRow(role, title, phase, seconds, _memory(spans, 0), _memory(spans, 3)))
     return rows
 
@@ -99,27 +106,39 @@ def _leak(title: str, track: Track, name: str, at: int) -> Leak | None:
         if span.step >= 0 and held is not None:
             ends[span.step] = held
     steps = sorted(ends)[_WARM_UP:]
-    first = _first_rising(steps, [ends[step] for step in steps])
-    if first is None:
+    flat = _last_flat(steps, [ends[step] for step in steps])
+    if flat is None:
         return None
-    since = steps[first:]
+    since = steps[flat:]
     slope = _slope(since, [ends[step] for step in since]) / _KIB_PER_MIB
     before = [step for step in ends if step < since[0]][-1:]
-    grew = bool(before) and ends[since[0]] - ends[before[0]] >= slope * _KIB_PER_MIB / 2
-    begins = since[0] if grew or not before else since[1]  # growth is measured from the end of the step before
+    grew = flat == 0 and bool(before) and ends[since[0]] - ends[before[0]] >= slope * _KIB_PER_MIB / 2
+    begins = since[0] if grew else since[1]
     return Leak(title, name, _phase_that_gains(track, begins, at, slope), begins, slope, len(since))
 
 
-def _first_rising(steps: Sequence[int], held: Sequence[int]) -> int | None:
-    """The step after which the growth begins that lasts to the end; None when the end does not grow."""
+def _last_flat(steps: Sequence[int], held: Sequence[int]) -> int | None:
+    """The step after which the growth begins that lasts to the end; None when the end does not grow. Allocators grow in
+    lumps and sometimes return a little, so single steps do not count."""
     last = len(steps) - _FEWEST_STEPS
     if last < 0 or not _rises(steps[last:], held[last:]):
         return None
     rate = _slope(steps[last:], held[last:])
     first = last
-    while first > 0 and held[first] - held[first - 1] >= rate / 2 * (steps[first] - steps[first - 1]):
+    while first >= _LUMP and held[first] - held[first - _LUMP] >= rate / 2 * (steps[first] - steps[first - _LUMP]):
         first -= 1
-    return first
+    near = range(max(first - 2 * _LUMP, 0), min(first + 2 * _LUMP, last) + 1)
+    begin = near[0]
+    return min(near, key=lambda flat: _misfit(steps[begin:], held[begin:], steps[flat]))
+
+
+def _misfit(steps: Sequence[int], held: Sequence[int], flat: int) -> float:
+    """Squared distance to the nearest line that is level up to a step and rises from there on."""
+    risen = [max(step - flat, 0) for step in steps]
+    middle, centre = mean(risen), mean(held)
+    spread = sum((x - middle) ** 2 for x in risen)
+    slope = sum((x - middle) * (y - centre) for x, y in zip(risen, held, strict=True)) / spread if spread else 0.0
+    return sum((y - centre - slope * (x - middle)) ** 2 for x, y in zip(risen, held, strict=True))
 
 
 def _rises(steps: Sequence[int], held: Sequence[int]) -> bool:
@@ -133,48 +152,32 @@ def _slope(steps: Sequence[int], held: Sequence[int]) -> float:
     return median((held[b] - held[a]) / (steps[b] - steps[a]) for a, b in pairs)
 
 
-def _phase_that_gains(track: Track, first_step: int, at: int, slope_mib: float) -> str:
-    """The phase whose own gain, without the phases inside it, makes up most of the growth."""
+def _phase_that_gains(track: Track, first_step: int, at: int, slope_mib: float) -> str | None:
+    """The phase that gains as much as is lost, without the phases inside it and what it gained before the growth.
+
+    Phases also gain what a later one returns (activations, until the backward pass): a leak that was there from the
+    first step is not told from that."""
+    gains = _mean_gains(track, at, lambda step: step >= first_step)
+    usual = _mean_gains(track, at, lambda step: _WARM_UP < step < first_step)
+    rises = {phase: (gain - usual.get(phase, 0.0)) / slope_mib for phase, gain in gains.items()}
+    if fitting := {phase: rise for phase, rise in rises.items() if 0.5 <= rise <= 1.5}:
+        return min(fitting, key=lambda phase: abs(fitting[phase] - 1))
+    return None if any(rise > 1.5 for rise in rises.values()) else ""
+
+
+def _mean_gains(track: Track, at: int, wanted: Callable[[int], bool]) -> dict[str, float]:
+    """MiB per step and phase."""
+    spans = [span for span in track.spans if span.step >= 0 and wanted(span.step)]
     gains: dict[str, float] = defaultdict(float)
-    steps = set()
-    for span, gain in _own_gains(span for span in track.spans if span.step >= first_step):
-        if gain[at // 3] is not None:
-            gains[span.phase] += gain[at // 3] or 0.0
-            steps.add(span.step)
-    if not gains:
-        return ""
-    phase = max(gains, key=lambda name: gains[name])
-    return phase if gains[phase] / _KIB_PER_MIB >= 0.5 * slope_mib * max(len(steps), 1) else ""
+    for span, inner in with_inner(spans):
+        gains[span.phase] += (_gain(span, at) - sum(_gain(each, at) for each in inner)) / _KIB_PER_MIB
+    steps = len({span.step for span in spans})
+    return {phase: gain / steps for phase, gain in gains.items()}
 
 
-def _own_gains(spans: Iterable[PhaseSpan]) -> list[tuple[PhaseSpan, tuple[float | None, float | None]]]:
-    answer: list[tuple[PhaseSpan, tuple[float | None, float | None]]] = []
-    by_thread: dict[int, list[PhaseSpan]] = defaultdict(list)
-    for span in spans:
-        by_thread[span.thread].append(span)
-    for members in by_thread.values():
-        open_spans: list[tuple[PhaseSpan, list[float | None]]] = []
-        for span in sorted(members, key=lambda each: (each.start_ns, -each.length_ns)):
-            while open_spans and open_spans[-1][0].end_ns <= span.start_ns:
-                answer.append(_closed(open_spans.pop()))
-            gain = [_gain(span, 0), _gain(span, 3)]
-            if open_spans:
-                outer = open_spans[-1][1]
-                for place, value in enumerate(gain):
-                    before = outer[place]
-                    outer[place] = None if before is None else before - (value or 0.0)
-            open_spans.append((span, gain))
-        answer += map(_closed, open_spans)
-    return answer
-
-
-def _closed(item: tuple[PhaseSpan, list[float | None]]) -> tuple[PhaseSpan, tuple[float | None, float | None]]:
-    return item[0], (item[1][0], item[1][1])
-
-
-def _gain(span: PhaseSpan, at: int) -> float | None:
+def _gain(span: PhaseSpan, at: int) -> int:
     entry, end = _number(span, at), _exit(span, at)
-    return None if entry is None or end is None else float(end - entry)
+    return 0 if entry is None or end is None else end - entry
 
 
 def _exit(span: PhaseSpan, at: int) -> int | None:

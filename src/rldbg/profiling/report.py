@@ -1,7 +1,7 @@
 """Where the time of a step goes: by role and phase, who waits for whom, which rank is slow, what to try."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, median
@@ -12,7 +12,7 @@ from rldbg.core import IncompleteDataError
 from rldbg.lazy import shown_by
 from rldbg.profiling.ledger import Leak, LedgerRow, Residue, leaks_of, ledger_of, residues_of
 from rldbg.profiling.request import PLAN_FILE
-from rldbg.profiling.tracks import PhaseSpan, Track, books_of, read_tracks
+from rldbg.profiling.tracks import PhaseSpan, Track, books_of, read_tracks, self_times
 
 _WHOLE = ("step", "start")
 _WAITING = ("sync",)
@@ -144,7 +144,7 @@ def _by_role(tracks: Sequence[Track]) -> dict[str, list[Track]]:
 
 def step_bounds(tracks: Sequence[Track]) -> dict[int, tuple[int, int]]:
     """Begin and end of each step: as a driver says, else from its first phase to that of the next, so that idleness
-    between them counts; the last one to its own end."""
+    between them counts and processes may be at different steps; the last one to its own end."""
     told = {span.step: (span.start_ns, span.end_ns) for t in tracks for span in t.spans if span.phase == "step"}
     if told:
         return dict(sorted(told.items()))
@@ -156,28 +156,8 @@ def step_bounds(tracks: Sequence[Track]) -> dict[int, tuple[int, int]]:
                 found[span.step] = min(start, span.start_ns), max(end, span.end_ns)
     ordered = sorted(found.items())
     following = [start for _, (start, _) in ordered[1:]]
-    return {
-        number: (start, max(end, after)) for (number, (start, end)), after in zip(ordered, [*following, 0], strict=True)
-    }
-
-
-def self_times(spans: Iterable[PhaseSpan]) -> list[tuple[PhaseSpan, int]]:
-    """Each span with its own time: less that of the spans inside it on the same thread."""
-    answer: list[tuple[PhaseSpan, int]] = []
-    by_thread: dict[int, list[PhaseSpan]] = defaultdict(list)
-    for span in spans:
-        by_thread[span.thread].append(span)
-    for members in by_thread.values():
-        open_spans: list[tuple[PhaseSpan, int]] = []
-        for span in sorted(members, key=lambda each: (each.start_ns, -each.length_ns)):
-            while open_spans and open_spans[-1][0].end_ns <= span.start_ns:
-                answer.append(open_spans.pop())
-            if open_spans:
-                outer, own = open_spans[-1]
-                open_spans[-1] = (outer, own - span.length_ns)
-            open_spans.append((span, span.length_ns))
-        answer += open_spans
-    return [(span, max(own, 0)) for span, own in answer]
+    ends = [*following, *(end for _, (_, end) in ordered[-1:])]
+    return {number: (start, end) for (number, (start, _)), end in zip(ordered, ends, strict=True)}
 
 
 def _inside(track: Track, bounds: dict[int, tuple[int, int]]) -> list[PhaseSpan]:
@@ -269,12 +249,9 @@ def advise(phases: Sequence[PhaseRow], roles: Sequence[RoleRow], tails: Sequence
             said.append((role.waits_for_slowest_share, f"{text}: balance its data (by tokens), or check its host"))
         if role.idle_share >= _IDLE:
             text = f"{role.role} is idle for {role.idle_share:.0%} of a step"
-            said.append(
-                (
-                    role.idle_share,
-                    f"{text}: overlap it with the others (asynchronous rollouts), or give it fewer resources",
-                )
-            )
+            alone = "rldbg stacks shows what it waits for between its phases"
+            others = "overlap it with the others (asynchronous rollouts), or give it fewer resources"
+            said.append((role.idle_share, f"{text}: {others if len(roles) > 1 else alone}"))
     for tail in tails:
         if tail.median_seconds and tail.longest_seconds >= _TAIL * tail.median_seconds and tail.cost_share >= 0.02:
             ratio = tail.longest_seconds / tail.median_seconds

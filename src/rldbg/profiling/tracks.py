@@ -6,7 +6,8 @@ A file that ends in the middle of a line is a process that was killed: what is w
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,6 +67,30 @@ def read_tracks(run: Path) -> list[Track]:
         shift = track.offset_ns or 0
         track.spans = [span._replace(start_ns=span.start_ns + shift) for span in track.spans]
     return sorted(tracks, key=lambda track: (track.worker, track.rank or 0, track.pid))
+
+
+def with_inner(spans: Iterable[PhaseSpan]) -> list[tuple[PhaseSpan, list[PhaseSpan]]]:
+    """Each span with those directly inside it on the same thread."""
+    answer: list[tuple[PhaseSpan, list[PhaseSpan]]] = []
+    by_thread: dict[int, list[PhaseSpan]] = defaultdict(list)
+    for span in spans:
+        by_thread[span.thread].append(span)
+    for members in by_thread.values():
+        open_spans: list[tuple[PhaseSpan, list[PhaseSpan]]] = []
+        for span in sorted(members, key=lambda each: (each.start_ns, -each.length_ns)):
+            while open_spans and open_spans[-1][0].end_ns <= span.start_ns:
+                open_spans.pop()
+            if open_spans:
+                open_spans[-1][1].append(span)
+            open_spans.append((span, []))
+            answer.append(open_spans[-1])
+    return answer
+
+
+def self_times(spans: Iterable[PhaseSpan]) -> list[tuple[PhaseSpan, int]]:
+    """Each span with its own time, without that of the spans inside it."""
+    found = with_inner(spans)
+    return [(span, max(span.length_ns - sum(each.length_ns for each in inner), 0)) for span, inner in found]
 
 
 def books_of(run: Path) -> Path:

@@ -86,6 +86,57 @@ def test_growth_outside_every_phase_is_said_to_be_there() -> None:
     assert "outside every phase" in leak.text
 
 
+def gpu_run(steps: int, *, leaking: str, begins: int = 0) -> Track:
+    """As a training loop on a GPU counts: activations are kept from the loss to the backward pass."""
+    usual = {"rollout": 0, "log_probs": 0, "loss": 256 * MIB, "backward": -192 * MIB, "optimizer": -64 * MIB}
+    spans, held = [], 500 * MIB
+    for step in range(1, steps + 1):
+        for place, (name, gain) in enumerate(usual.items()):
+            entry, held = held, held + gain + (MIB if name == leaking and step >= begins else 0)
+            memory = [9, 9, 9, entry, max(entry, held), held]
+            spans.append(PhaseSpan(name, (step * 10 + place) * MS, MS, step, 1, memory))
+    return track(spans)
+
+
+@pytest.mark.parametrize("phase", ["rollout", "log_probs", "loss", "backward"])
+def test_a_leak_on_the_gpu_is_told_from_what_is_returned(phase: str) -> None:
+    (leak,) = leaks_of("p", gpu_run(40, leaking=phase, begins=11))
+    assert (leak.memory, leak.first_step, leak.phase) == ("GPU", 11, phase)
+
+
+def test_a_leak_from_the_first_step_is_told_where_it_can_be() -> None:
+    (leak,) = leaks_of("p", gpu_run(40, leaking="log_probs"))
+    assert leak.phase == "log_probs"
+    (leak,) = leaks_of("p", gpu_run(40, leaking="loss"))
+    assert leak.phase is None and "not clear" in leak.text
+
+
+def test_growth_in_lumps_begins_where_it_begins() -> None:
+    """Resident memory of a process that keeps a megabyte per step, as an allocator of the system gave it."""
+    lumps = [2500, 2048, 2048, -768, 2304, 2048, 2048, -768, 2304, 2048, 2048, -768, 2304, 2048, 2048, 1216, 0, 2048]
+    spans, held = [], 500 * MIB
+    for step in range(1, 29):
+        entry, held = held, held + (lumps[step - 11] if step > 10 else 0)
+        spans.append(PhaseSpan("log_probs", step * 10 * MS, MS, step, 1, [entry, held, held, None, None, None]))
+    (leak,) = leaks_of("p", track(spans))
+    assert leak.first_step in (10, 11) and leak.phase == "log_probs"
+
+
+def test_processes_at_different_steps_do_not_make_a_step_longer(tmp_path: Path) -> None:
+    def loop(begin: int) -> list[list]:
+        return [["loss", (begin + 10 * step) * MS, 10 * MS, step, 1] for step in range(1, 41)]
+
+    report = make_report(write_run(tmp_path, {"policy/0": loop(0), "policy/1": loop(50)}))
+    assert report.step_seconds == pytest.approx((400 + 50) / 40 / 1000)
+
+
+def test_a_phase_inside_one_of_the_same_name_counts_once(tmp_path: Path) -> None:
+    lines = [[name, (100 * step + begin) * MS, length * MS, step, 1] for step in (1, 2)
+             for name, begin, length in (("backward", 0, 50), ("backward", 5, 40))]  # fmt: skip
+    report = make_report(write_run(tmp_path, {"policy/0": lines}))
+    assert [(row.phase, row.seconds) for row in report.ledger] == [("backward", 0.05)]
+
+
 def test_what_an_engine_keeps_while_it_sleeps() -> None:
     engine = track([PhaseSpan("sleep", 0, MS, 1, 1, [0, 0, 0, 9000 * MIB, 9000 * MIB, 640 * MIB])])
     (residue,) = residues_of("engine/0", engine)

@@ -11,9 +11,8 @@ import pytest
 
 from rldbg.core import IncompleteDataError
 from rldbg.profiling import make_report, write_timeline
-from rldbg.profiling.report import self_times
 from rldbg.profiling.trace_events import ChromeTrace, spy_slices
-from rldbg.profiling.tracks import PhaseSpan, read_tracks
+from rldbg.profiling.tracks import PhaseSpan, read_tracks, self_times
 from rldbg.reports.profile import timeline_lines
 
 SECOND = 10**9
