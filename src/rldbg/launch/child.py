@@ -70,6 +70,11 @@ def _wait(
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
+            # A signal to the whole group (of a scheduler, the terminal) may have ended it before we took ours.
+            while (info := signal.sigtimedwait(_ENDING, 0)) is not None:
+                asked_to_end(signal.Signals(info.si_signo).name)
+                if info.si_code != _FROM_TERMINAL:
+                    asked = signal.Signals(info.si_signo)
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code, asked
         info = signal.sigtimedwait(_WAITED, every_s)
