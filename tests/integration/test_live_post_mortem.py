@@ -1,6 +1,7 @@
 """After an exception: a crash file always, and a wait at the raising frame when asked for, on 3.11, 3.12 and 3.13."""
 
 import json
+import signal
 import sys
 
 import pytest
@@ -156,3 +157,16 @@ def test_a_run_that_was_asked_to_end_holds_nobody_any_more(tmp_path):
         output(held)
         # AND what fails because of that is not held
         assert "not held: the run was asked to end (SIGINT)" in output(job.start(script))
+
+
+def test_ctrl_c_ends_the_wait_without_a_traceback_of_ours(tmp_path):
+    with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=300.0)) as job:
+        # GIVEN a process that waits at its exception (and takes SIGINT even if its parents ignore it)
+        own = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        held = job.start(job.write("train.py", f"{own}raise ValueError('bad loss')\n"))
+        job.wait_stopped()
+        held.send_signal(signal.SIGINT)
+        # THEN it ends of its own exception
+        said = output(held)
+        assert "Ctrl-C ended the wait" in said and "sys.excepthook" not in said
+        assert held.returncode == 1

@@ -132,6 +132,11 @@ def _report(agent: Agent, error: BaseException, where: str) -> None:
         return
     try:
         agent.crashed(error, where)
+    except KeyboardInterrupt:
+        if where != "process":
+            # Ray cancels tasks so.
+            raise
+        say("Ctrl-C ended the wait at the exception")
     except Exception as failure:  # noqa: BLE001 - a dying process must still die of its own cause
         say(f"the crash could not be recorded: {type(failure).__name__}: {failure}")
 
