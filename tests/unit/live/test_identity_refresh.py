@@ -9,6 +9,7 @@ import pytest
 from rldbg.agent.identity import describe_process
 from rldbg.agent.settings import Settings
 from rldbg.core import UnreachableError
+from rldbg.live.broker.server import Broker
 from rldbg.live.broker.state import BrokerState
 
 
@@ -41,6 +42,17 @@ def test_settled_processes_are_asked_once(tmp_path, monkeypatch):
         return {name: agent.times for name, agent in agents.items()}
 
     assert asyncio.run(main()) == {"settled": 2, "changing": 5}
+
+
+def test_a_crash_is_told_with_the_name_that_its_process_has_by_then(tmp_path):
+    async def main():
+        broker = Broker(token="secret", run=tmp_path)
+        worker = broker.state.processes.add({"role": "ray_worker", "pid": 7})
+        who = {"role": "policy", "rank": 1, "pid": 7}
+        await broker._crashed(worker, {"message": "KeyError: 'x'", "identity": who})
+        return worker.who
+
+    assert asyncio.run(main()) == "policy/1"
 
 
 @pytest.mark.parametrize(

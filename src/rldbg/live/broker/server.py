@@ -117,6 +117,8 @@ class Broker:
 
     async def _crashed(self, process: Process, body: Message) -> Message:
         """The first crash of a run: before the process may end, and others because of it, all stacks are kept."""
+        # A worker that fails in its first call may not have reported the name of its actor yet.
+        self.state.learn(process, dict(body.pop("identity", None) or process.facts))
         process.crash = body
         process.touch()
         if body.get("held_again_s"):
