@@ -55,7 +55,18 @@ def notes(processes: Sequence[ProcessFacts]) -> Iterator[str]:
             command = f" (rldbg attach {process['crash_file']})" if process["crash_file"] else ""
             yield f"{process['who']}: {first_line}{command}"
         if process.get("hold"):
-            yield f"{process['who']}: {process['hold']}"
+            yield f"{process['who']}: {_hold(process)}"
+
+
+def _hold(process: ProcessFacts) -> str:
+    """How long it is still held; else why not, and what is left for others."""
+    left_s = process.get("hold_left_s")
+    if left_s is None:
+        return str(process["hold"])
+    left = f"{left_s:.0f} s are left for all exceptions of this run"
+    if process["reason"] != "exception":
+        return f"no longer held; {left}"
+    return f"held; {left}" if left_s else "held as long as somebody is attached"
 
 
 def outcome_lines(processes: Sequence[ProcessFacts], done: str) -> Iterator[str]:

@@ -1,8 +1,11 @@
 """Which exceptions of a run are held."""
 
+from types import SimpleNamespace
+
 from rldbg.agent.post_mortem import headline, origins
 from rldbg.live.broker.exception_holds import ExceptionHolds
 from rldbg.live.broker.processes import Process
+from rldbg.reports.processes import notes
 
 
 class RayTaskError(Exception):
@@ -33,3 +36,20 @@ def test_a_forwarded_error_is_told_by_what_was_raised():
     forwarded.cause = ValueError("no ValueError: here")
     assert headline(forwarded, str(forwarded)) == "RayTaskError: no ValueError: here"
     assert headline(KeyError("x"), "'x'") == "KeyError: 'x'"
+
+
+def test_the_time_that_is_left_is_shown_as_it_shrinks(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("rldbg.live.broker.exception_holds.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    first, second = _crashed(1, 700, ""), _crashed(2, 701, "", wait_s=0.0)
+    holds = ExceptionHolds([first, second])
+    holds.decide(first)
+    holds.decide(second)
+    clock[0] += 25.0
+    assert [holds.facts(each)["hold_left_s"] for each in (first, second)] == [35.0, None]
+    # WHEN it was let go THEN it is not said to be held, and what is left for others is
+    at_exception = holds.facts(first) | {"reason": "exception"}
+    assert list(notes([at_exception])) == ["worker/1: held; 35 s are left for all exceptions of this run"]
+    assert list(notes([holds.facts(first)])) == [
+        "worker/1: no longer held; 35 s are left for all exceptions of this run"
+    ]

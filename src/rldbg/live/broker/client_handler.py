@@ -79,7 +79,7 @@ class ClientHandler:
         external = self._state.external
         advice = list(external.advice) if external is not None and not everyone else []
         problems = self._state.sessions.files.problems
-        return {"processes": [process.to_dict() for process in everyone], "advice": [*advice, *problems]}
+        return {"processes": [self._state.holds.facts(process) for process in everyone], "advice": [*advice, *problems]}
 
     async def _select(self, body: Message) -> Message:
         return {"processes": [process.to_dict() for process in self._chosen(body)]}
@@ -214,7 +214,7 @@ class ClientHandler:
                 await act(process)
             except (RldbgError, WireError, TimeoutError) as error:
                 return process.to_dict() | {"ok": False, "error": str(error)}
-            return process.to_dict() | {"ok": True}
+            return self._state.holds.facts(process) | {"ok": True}
 
         return {"processes": await asyncio.gather(*(attempt(process) for process in chosen))}
 

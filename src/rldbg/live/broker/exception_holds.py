@@ -7,6 +7,7 @@ line). All holds of a run together have one budget of wall-clock time.
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from rldbg.agent import Message
 from rldbg.live.broker.processes import Process, ProcessTable
@@ -35,7 +36,7 @@ class ExceptionHolds:
         crash = process.crash or {}
         decision = self._decide(process, crash)
         if left_s := decision.get("hold_s"):
-            crash["hold"] = f"held for up to {left_s:.0f} s; all exceptions of this run share {crash['wait_s']:g} s"
+            crash |= _granted(left_s, crash["wait_s"])
         elif reason := decision.get("reason"):
             crash["hold"] = f"not held: {reason}"
         process.touch()
@@ -74,7 +75,7 @@ class ExceptionHolds:
         self._spent_s = max(self._spent_s, budget_s - left_s)
         self._kinds.add(str(crash.get("exception")))
         crash["held"] = True
-        crash["hold"] = f"held for up to {left_s:.0f} s; all exceptions of this run share {budget_s:g} s"
+        crash |= _granted(left_s, budget_s)
         self._hold(process)
         await self.follow(process)
 
@@ -86,6 +87,12 @@ class ExceptionHolds:
     @property
     def spent_s(self) -> float:
         return self._spent_s + (time.monotonic() - self._since if self._held else 0.0)
+
+    def facts(self, process: Process) -> dict[str, Any]:
+        """The process with the time that is left for its hold and for all later ones; none if it was never held."""
+        crash = process.crash or {}
+        left_s = max(crash["wait_s"] - self.spent_s, 0.0) if "granted_s" in crash else None
+        return process.to_dict() | {"hold_left_s": left_s}
 
     async def follow(self, process: Process) -> None:
         """The time from the decision until the hold is over."""
@@ -118,6 +125,11 @@ class ExceptionHolds:
         held = [each for each in self._processes if each.crash and each.crash.get("held")]
         # Processes of two nodes may have the same id.
         return any([str(e.facts.get("pid")), e.crash.get("node_address")] in origins for e in held if e.crash)
+
+
+def _granted(left_s: float, budget_s: float) -> Message:
+    words = f"held for up to {left_s:.0f} s; all exceptions of this run share {budget_s:g} s"
+    return {"granted_s": left_s, "hold": words}
 
 
 def _is_at_exception(process: Process) -> bool:
