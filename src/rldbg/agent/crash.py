@@ -3,7 +3,7 @@
 RUN/crashes/<time>-<role>[-<rank>]-<pid>-<n>.json, visible only when complete, written before the process is held:
 
     {"schema_version": 1, "who": {identity}, "time": t, "thread": "...", "where": "task|thread|process", "step": 12,
-     "exceptions": [{"type", "message", "notes", "relation": "raised|cause|context",
+     "exceptions": [{"type", "message", "notes", "relation": "raised|part|cause|context",
                      "frames": [{"file", "line", "function", "source": {"first": 3, "lines": [...]},
                                  "locals": {name: {"type", "text", "tensor"?}}}]}]}
 
@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .post_mortem_adapter import exception_chain
 from .stacks import frame_facts
 from .values import cut, describe
 
@@ -79,24 +80,6 @@ def write_crash(folder: Path, record: dict[str, Any], number: int) -> Path:
         os.fsync(file.fileno())
     temporary.replace(path)
     return path
-
-
-def exception_chain(error: BaseException) -> list[tuple[BaseException, str]]:
-    """The exception and what led to it, as a traceback would print it; cycles end."""
-    chain: list[tuple[BaseException, str]] = [(error, "raised")]
-    seen = {id(error)}
-    while True:
-        last = chain[-1][0]
-        if last.__cause__ is not None:
-            link = (last.__cause__, "cause")
-        elif last.__context__ is not None and not last.__suppress_context__:
-            link = (last.__context__, "context")
-        else:
-            return chain
-        if id(link[0]) in seen or len(chain) > 20:
-            return chain
-        seen.add(id(link[0]))
-        chain.append(link)
 
 
 def _exception(error: BaseException, relation: str, redact: Redact | None, keep_values: bool) -> dict[str, Any]:

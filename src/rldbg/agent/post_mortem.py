@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,7 @@ class PostMortem:
         may_hold = connected and not passes and _is_worth_a_wait(error, where)
         told = facts | {"message": message, "path": str(path or ""), "where": where}
         told |= {"exception": raising_line(error), "origins": origins(error), "node_address": _node_address()}
+        told |= {"forwards": forwarded_headline(error, message), "identity": record["who"]}
         told |= {"wait_s": self._settings.post_mortem_wait_s if may_hold else 0.0}
         answer: Message = {}
         ask = self._link().insist if told["wait_s"] else self._link().request
@@ -195,13 +196,16 @@ def _is_worth_a_wait(error: BaseException, where: str) -> bool:
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Empty or full queues, ends of iterations, timeouts, cancellations; also as forwarded by Ray."""
-    return any(each.__name__ in _CONTROL_FLOW for each in type(error).__mro__)
+    """Empty or full queues, ends of iterations, timeouts, cancellations; also as forwarded by Ray, and groups of them
+    alone."""
+    return is_one_of(error, _CONTROL_FLOW)
 
 
-def is_one_of(error: BaseException, names: tuple[str, ...]) -> bool:
-    """Whether it is of a class that is named with or without its module, or of a subclass."""
-    return any(each.__name__ in names or f"{each.__module__}.{each.__name__}" in names for each in type(error).__mro__)
+def is_one_of(error: BaseException, names: Collection[str]) -> bool:
+    """Whether it is of a class that is named with or without its module, of a subclass, or a group of such alone."""
+    if any(each.__name__ in names or f"{each.__module__}.{each.__name__}" in names for each in type(error).__mro__):
+        return True
+    return isinstance(error, BaseExceptionGroup) and all(is_one_of(part, names) for part in error.exceptions)
 
 
 def has_users_code(error: BaseException) -> bool:
@@ -218,23 +222,35 @@ def is_library_file(file: str) -> bool:
 
 
 def raising_line(error: BaseException) -> str:
-    """Type and line: exceptions for which both are the same are of one kind."""
-    where = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        where = f" at {frame.f_code.co_filename}:{line}"
-    return type(error).__name__ + where
+    """Type and line: exceptions for which both are the same are of one kind. The line is the user's where a library
+    raised it: all that a TaskGroup or `json.loads` raises comes from one line."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    of_user = [place for place in places if not is_library_file(place[0])]
+    return type(error).__name__ + "".join(f" at {file}:{line}" for file, line in (of_user or places)[-1:])
 
 
 def headline(error: BaseException, text: str) -> str:
-    """Type and message; the text of an error that Ray forwarded is a traceback that ends in the message."""
+    """Type and message; the text of an error that Ray forwarded is a traceback that ends in the message, or, of a
+    group, in its parts."""
     cause = getattr(error, "cause", None) if _is_forwarded(error) else None
     _, name, message = text.rpartition(f"\n{type(cause).__name__}: ")
+    if isinstance(cause, BaseExceptionGroup):
+        _, name, message = text.partition(f"| {type(cause).__name__}: ")
+        message = message.partition("\n")[0]
     return f"{type(error).__name__}: {message if cause is not None and name else text}"[:_HEADLINE]
 
 
 def origins(error: BaseException) -> list[list[str]]:
     """For an error that Ray forwarded: process id and node address of each process it came from."""
     return [[pid, address] for pid, address in _RAISED_IN.findall(str(error))] if _is_forwarded(error) else []
+
+
+def forwarded_headline(error: BaseException, message: str) -> str:
+    """What an error that Ray forwarded was called where it was raised; empty for all others. Of groups, Ray does not
+    say from which process they came."""
+    kind = type(getattr(error, "cause", None)).__name__
+    _, is_named, said = message.partition(f"({kind}): ")
+    return f"{kind}: {said}" if is_named and _is_forwarded(error) else ""
 
 
 def _is_forwarded(error: BaseException) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # it is also sent as source text into workers that have no ag
     from .framing import Message
 
 THREAD_ID = 1
+_CHAIN = 20
 _ENDING = frozenset({"continue", "next", "stepIn", "stepOut", "disconnect", "terminate"})
 
 
@@ -156,16 +157,37 @@ def _compiled(text: str) -> CodeType | None:
         return None
 
 
-def _frames(error: BaseException) -> list[tuple[FrameType, int, str]]:
-    """Innermost first; the frames of the exception are followed by those of its causes, each labelled with its
-    cause."""
-    found: list[tuple[FrameType, int, str]] = []
-    label, seen = "", set[int]()
-    last: BaseException | None = error
-    while last is not None and id(last) not in seen:
+def exception_chain(error: BaseException) -> list[tuple[BaseException, str]]:
+    """The exception and what led to it, as a traceback would print it: the parts of a group, then its cause or what was
+    being handled. Cycles end."""
+    chain: list[tuple[BaseException, str]] = []
+    seen, waiting = set[int](), [(error, "raised")]
+    while waiting and len(chain) < _CHAIN:
+        last, relation = waiting.pop(0)
+        if id(last) in seen:
+            continue
         seen.add(id(last))
-        found += [(frame, line, label) for frame, line in reversed(list(traceback.walk_tb(last.__traceback__)))]
-        follow_context = last.__cause__ is None and not last.__suppress_context__
-        last = last.__context__ if follow_context else last.__cause__
-        label = f"[{type(last).__name__}] " if last is not None else ""
-    return found
+        chain.append((last, relation))
+        # Groups came with Python 3.11. Parts that were never raised, or came from another process, have no frames.
+        parts = getattr(last, "exceptions", ())
+        links = [(part, "part") for part in (parts if isinstance(parts, tuple) else ()) if _was_raised(part)]
+        if last.__cause__ is not None:
+            links.append((last.__cause__, "cause"))
+        elif last.__context__ is not None and not last.__suppress_context__:
+            links.append((last.__context__, "context"))
+        waiting = links + waiting
+    return chain
+
+
+def _was_raised(part: object) -> bool:
+    return isinstance(part, BaseException) and part.__traceback__ is not None
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int, str]]:
+    """Innermost first; the frames of the exception are followed by those of what led to it, each labelled with its
+    type."""
+    return [
+        (frame, line, "" if relation == "raised" else f"[{type(each).__name__}] ")
+        for each, relation in exception_chain(error)
+        for frame, line in reversed(list(traceback.walk_tb(each.__traceback__)))
+    ]

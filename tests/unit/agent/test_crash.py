@@ -117,3 +117,30 @@ def test_cyclic_exception_chains_end():
 )
 def test_worker_names(name, expected):
     assert snake_case(name) == expected
+
+
+def _part(value):
+    return 1 / value
+
+
+def test_the_parts_of_a_group_have_their_frames_in_the_file_and_at_the_prompt():
+    parts = []
+    for value in (0, "a"):
+        try:
+            _part(value)
+        except (ZeroDivisionError, TypeError) as error:
+            parts.append(error)
+    try:
+        raise ExceptionGroup("many", parts) from KeyError("first")
+    except ExceptionGroup as error:
+        group = error
+    record = crash_record(group, who={"role": "policy", "pid": 1}, where="task", redact=None)
+    assert [(each["type"], each["relation"]) for each in record["exceptions"]] == [
+        ("ExceptionGroup", "raised"), ("ZeroDivisionError", "part"), ("TypeError", "part"), ("KeyError", "cause"),
+    ]  # fmt: skip
+    assert record["exceptions"][1]["frames"][0]["locals"]["value"]["text"] == "0"
+    asked = {"command": "stackTrace", "seq": 1}
+    frames = PostMortemAdapter(group).handle(asked)[0]["body"]["stackFrames"]
+    assert [frame["name"] for frame in frames if frame["name"].endswith("_part")] == [
+        "[ZeroDivisionError] _part", "[TypeError] _part",
+    ]  # fmt: skip

@@ -1,8 +1,17 @@
 """Which exceptions of a run are held."""
 
+import asyncio
+import json
 from types import SimpleNamespace
 
-from rldbg.agent.post_mortem import headline, origins
+from rldbg.agent.post_mortem import (
+    forwarded_headline,
+    headline,
+    is_control_flow,
+    is_one_of,
+    origins,
+    raising_line,
+)
 from rldbg.live.broker.exception_holds import ExceptionHolds
 from rldbg.live.broker.processes import Process
 from rldbg.reports.processes import notes
@@ -53,3 +62,67 @@ def test_the_time_that_is_left_is_shown_as_it_shrinks(monkeypatch):
     assert list(notes([holds.facts(first)])) == [
         "worker/1: no longer held; 35 s are left for all exceptions of this run"
     ]
+
+
+class GroupTaskError(RayTaskError, ExceptionGroup):
+    """As Ray makes them of a worker's group: of its class too, with a text that names no process."""
+
+    def __new__(cls, cause):
+        return super().__new__(cls, cause.message, cause.exceptions)
+
+    def __init__(self, cause):
+        self.cause = cause
+
+
+GroupTaskError.__name__ = "RayTaskError(ExceptionGroup)"
+GROUP_TEXT = """+ Exception Group Traceback (most recent call last):
+  |   File "train.py", line 5, in step
+  | ExceptionGroup: many (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | ValueError: one
+    +---------------- 2 ----------------
+    | ExceptionGroup: inner (1 sub-exception)
+"""
+
+
+def _group():
+    return ExceptionGroup("many", [ValueError("one"), ExceptionGroup("inner", [KeyError("two")])])
+
+
+def test_a_group_that_ray_hands_on_is_one_stop_with_that_of_its_worker():
+    raised, forwarded = _group(), GroupTaskError(_group())
+    in_worker = headline(raised, str(raised))
+    in_driver = headline(forwarded, GROUP_TEXT)
+    assert in_driver == "RayTaskError(ExceptionGroup): many (2 sub-exceptions)"
+    worker = _crashed(1, 700, "10.0.0.1", message=in_worker, forwards=forwarded_headline(raised, in_worker))
+    driver = _crashed(2, 90, "10.0.0.1", message=in_driver, forwards=forwarded_headline(forwarded, in_driver))
+    other = _crashed(3, 91, "10.0.0.1", message="KeyError: 'x'", forwards="")
+    holds = ExceptionHolds([worker, driver, other])
+    assert "hold_s" in holds.decide(worker)
+    assert holds.decide(driver) == {"held": ["worker/1"]}
+    assert "hold_s" in holds.decide(other)
+
+
+def test_a_group_of_timeouts_alone_is_a_timeout():
+    timeouts = ExceptionGroup("unhandled errors in a TaskGroup", [TimeoutError(), asyncio.QueueEmpty()])
+    assert is_control_flow(timeouts) and not is_control_flow(_group())
+    assert is_one_of(_group(), ("ValueError", "KeyError")) and not is_one_of(_group(), ("ValueError",))
+
+
+def _reads(text):
+    try:
+        json.loads(text)
+    except ValueError as error:
+        return raising_line(error)
+
+
+def _reads_elsewhere(text):
+    try:
+        json.loads(text)
+    except ValueError as error:
+        return raising_line(error)
+
+
+def test_what_the_standard_library_raises_for_two_lines_is_of_two_kinds():
+    assert _reads("{") == _reads("{") != _reads_elsewhere("{")
+    assert "JSONDecodeError at " in _reads("{") and __file__ in _reads("{")

@@ -121,15 +121,21 @@ class ExceptionHolds:
 
     def _is_handed_on(self, crash: Message) -> bool:
         """Whether Ray forwarded the error from a process where it was already held."""
-        origins = crash.get("origins") or []
-        held = [each for each in self._processes if each.crash and each.crash.get("held")]
-        # Processes of two nodes may have the same id.
-        return any([str(e.facts.get("pid")), e.crash.get("node_address")] in origins for e in held if e.crash)
+        held = [(each, each.crash) for each in self._processes if each.crash and each.crash.get("held")]
+        if origins := crash.get("origins"):
+            # Processes of two nodes may have the same id.
+            return any([str(each.facts.get("pid")), theirs.get("node_address")] in origins for each, theirs in held)
+        forwards = crash.get("forwards")
+        return bool(forwards) and any(_first_line(theirs.get("message")) == forwards for _, theirs in held)
 
 
 def _granted(left_s: float, budget_s: float) -> Message:
     words = f"held for up to {left_s:.0f} s; all exceptions of this run share {budget_s:g} s"
     return {"granted_s": left_s, "hold": words}
+
+
+def _first_line(message: object) -> str:
+    return str(message).partition("\n")[0]
 
 
 def _is_at_exception(process: Process) -> bool:

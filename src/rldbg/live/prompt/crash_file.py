@@ -48,7 +48,7 @@ class CrashFile:
 
     def headline(self) -> str:
         errors = self.record["exceptions"]
-        words = {"raised": "", "cause": "caused by ", "context": "while handling "}
+        words = {"raised": "", "cause": "caused by ", "context": "while handling ", "part": "with "}
         return "; ".join(f"{words.get(e['relation'], '')}{e['type']}: {e['message']}" for e in errors)
 
     def ask(self, command: str, *, timeout_s: float = 30.0, **arguments: Any) -> Message:
