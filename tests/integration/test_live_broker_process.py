@@ -2,8 +2,11 @@
 
 import os
 import signal
+import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -81,6 +84,48 @@ def test_a_dead_broker_is_replaced_at_once_and_breakpoints_stay(tmp_path):
             until(lambda: client.request("ps")["processes"][0]["line"] == 5, "the stop")
             client.request("break_clear")
             client.request("continue", who="all")
+
+
+def test_a_command_waits_for_the_next_broker_while_the_run_is_alive(tmp_path, monkeypatch):
+    run = Run.create(name="test", path=tmp_path / "run")
+    run.start(command=["train.py"])
+    owner = subprocess.Popen(["sleep", "600"])
+    looked_in_vain = threading.Event()
+
+    def sleep(seconds):
+        looked_in_vain.set()
+        time.sleep(seconds)
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr("rldbg.live.client.broker_client.time", clock)
+    try:
+        # GIVEN a killed broker of a run that is alive
+        start_broker(run, owner_pid=owner.pid)
+        _kill_broker(run)
+        with ThreadPoolExecutor(1) as pool:
+            connecting = pool.submit(BrokerClient, run.path)
+            assert looked_in_vain.wait(PATIENCE_S)
+            # WHEN the next one is there THEN it answers
+            start_broker(run, owner_pid=owner.pid)
+            with connecting.result(PATIENCE_S) as client:
+                assert client.request("ps")["processes"] == []
+        # BUT nobody waits for the broker of a run that was killed too
+        _kill_broker(run)
+        owner.kill()
+        owner.wait()
+        looked_in_vain.clear()
+        with pytest.raises(UnreachableError, match="does not answer"):
+            BrokerClient(run.path)
+        assert not looked_in_vain.is_set()
+    finally:
+        owner.kill()
+        owner.wait()
+
+
+def _kill_broker(run):
+    for broker in _brokers(run.path):
+        broker.kill()
+    until(lambda: not _brokers(run.path), "the broker to be dead")
 
 
 ROUNDS = """

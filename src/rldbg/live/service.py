@@ -39,6 +39,7 @@ class ServiceOptions:
     port: int = 0
     owner_pid: int = 0
     ray_url: str = ""
+    replaces: bool = False
 
 
 def serve(options: ServiceOptions) -> None:
@@ -61,7 +62,7 @@ def serve(options: ServiceOptions) -> None:
 
 async def _serve(options: ServiceOptions) -> None:
     token = secrets.token_urlsafe(32)
-    broker = Broker(token=token, run=options.run)
+    broker = Broker(token=token, run=options.run, replaces=options.replaces)
     state = broker.state
     state.sessions.breaks.keep_in(options.run / "breakpoints.json", owner=options.owner_pid)
     if options.ray_url:

@@ -26,13 +26,19 @@ _STRANGERS = 256
 _OPEN_S = 30.0
 # A process that dies waits no longer than this for the stacks of the others.
 _STACKS_S = 5.0
+# Agents of a killed broker look for the next one ten times a second, and then hand their stopped threads over.
+_GATHERED_S = 0.4
+_GATHERING_S = 3.0
 
 
 class Broker:
     """Everything the broker knows. `accept` is its whole surface."""
 
-    def __init__(self, *, token: str, run: Path) -> None:
+    def __init__(self, *, token: str, run: Path, replaces: bool = False) -> None:
+        """`replaces`: there was another before, which was killed; its agents are on their way."""
         self._token = token
+        self._begin = self._last_arrival = time.monotonic()
+        self._is_gathering = replaces
         self.state = BrokerState(run)
         self.clients = 0
         self.had_agents = False
@@ -63,8 +69,18 @@ class Broker:
             await serve.get(kind, self._serve_client)(stream, about)
         self.last_contact = time.monotonic()
 
+    async def _gathered(self) -> None:
+        """Until the agents of a killed broker have come, or do not come: what is asked before is answered wrongly."""
+        while self._is_gathering:
+            now = time.monotonic()
+            if now > self._last_arrival + _GATHERED_S or now > self._begin + _GATHERING_S:
+                self._is_gathering = False
+                return
+            await asyncio.sleep(0.02)
+
     async def _serve_agent(self, stream: Stream, about: Message) -> None:
         self.had_agents = True
+        self._last_arrival = time.monotonic()
         process = self.state.processes.add(about, open_session=_ask_agent_for_session)
 
         async def on_request(op: str, body: Message) -> Any:
@@ -187,6 +203,7 @@ class Broker:
         stream.send({"type": "welcome", "about": {"who": process.who}})
         stream.farewell = FAREWELL
         number = int(about.get("session") or 0)
+        self._last_arrival = time.monotonic()
         if announced := (about.get("taken_over") or {}).get("announced"):
             await self._stopping(process, announced)
             assert process.declared is not None
@@ -204,7 +221,11 @@ class Broker:
         async def on_event(_event: str, _body: Message) -> None:
             return
 
-        peer = AsyncPeer(stream, on_request=handler.answer, on_event=on_event)
+        async def on_request(op: str, body: Message) -> Any:
+            await self._gathered()
+            return await handler.answer(op, body)
+
+        peer = AsyncPeer(stream, on_request=on_request, on_event=on_event)
         stream.send({"type": "welcome", "about": {"run": str(self.state.run)}})
         self.clients += 1
         try:

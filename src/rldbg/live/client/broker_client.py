@@ -25,6 +25,8 @@ from rldbg.live.broker_lock import is_held
 
 # A broker checks twice per second whether it should listen on another address.
 _WIDENING_S = 5.0
+# `rldbg run` restarts a broker within two seconds, a busy host later.
+_REPLACED_S = 10.0
 _ERRORS: dict[str, type[RldbgError]] = {
     kind.kind: kind for kind in (UsageError, PrerequisiteError, IncompleteDataError, UnreachableError)
 }
@@ -38,7 +40,29 @@ class BrokerError(RldbgError):
 
 
 def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
-    """A proven connection to the broker of a run."""
+    """A proven connection to the broker of a run. While `rldbg run` replaces a killed broker, to the next one."""
+    deadline = time.monotonic() + _REPLACED_S
+    while True:
+        try:
+            return _connect(run, kind, about)
+        except UnreachableError:
+            if time.monotonic() > deadline or not is_being_replaced(run):
+                raise
+        time.sleep(0.05)
+
+
+def is_being_replaced(run: Path) -> bool:
+    """Whether the broker was killed, and the `rldbg run` that restarts it is alive."""
+    address = BrokerAddress.read(run)
+    if address is None:
+        # The file of the killed one is gone, that of the next is not there yet.
+        return _facts(run).get("ended_at", 0.0) is None
+    if address.node != socket.gethostname() or address.owner_pid in (0, os.getpid()):
+        return False
+    return Path(f"/proc/{address.owner_pid}").exists() and not is_held(run)
+
+
+def _connect(run: Path, kind: str, about: dict[str, Any]) -> Connection:
     address = _address(run)
     try:
         return dial((address.host, address.port), kind=kind, token=address.token, about={"name": _name()} | about)
@@ -79,10 +103,15 @@ def _address(run: Path) -> BrokerAddress:
 
 
 def _has_ended(run: Path) -> bool:
+    return _facts(run).get("ended_at") is not None
+
+
+def _facts(run: Path) -> dict[str, Any]:
+    """run.json; empty where there is none."""
     try:
-        return json.loads((run / "run.json").read_text(encoding="utf-8")).get("ended_at") is not None
-    except (OSError, ValueError, AttributeError):
-        return False
+        return dict(json.loads((run / "run.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _since_when(run: Path) -> str:

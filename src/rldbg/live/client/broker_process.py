@@ -43,16 +43,19 @@ def start_broker(
         time.sleep(0.02)
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
+    replaces = False
     while True:
         try:
             with broker_lock(folder), contextlib.suppress(FileNotFoundError):
                 # The file of a dead broker; only the holder of the lock may remove it.
                 (folder / "broker.json").unlink()
+                replaces = True
             break
         except TakenError:
             if (there := _address(folder, None)) is not None:
                 return there
     options = {"run": str(folder), "host": host, "port": port, "owner_pid": owner_pid, "ray_url": ray_url}
+    options |= {"replaces": replaces}
     private = os.open(folder / "logs" / "broker.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with open(private, "a", encoding="utf-8") as log:
         process = subprocess.Popen(

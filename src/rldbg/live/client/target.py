@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from rldbg.core import Environment, PrerequisiteError, Run, UnreachableError
-from rldbg.live.client.broker_client import BrokerClient
+from rldbg.live.client.broker_client import BrokerClient, is_being_replaced
 from rldbg.live.client.broker_process import is_alive, start_broker
 
 
@@ -20,7 +20,7 @@ def find_run(path: Path | None) -> Path:
     runs = Path(environment.text("RLDBG_HOME")) / "runs"
     candidates = sorted(runs.glob("*/broker.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in candidates:
-        if is_alive(file.parent):
+        if is_alive(file.parent) or is_being_replaced(file.parent):
             return file.parent
     raise UnreachableError(
         f"no run under {runs} has a live broker",
