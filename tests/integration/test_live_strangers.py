@@ -59,8 +59,11 @@ def test_another_user_gets_no_answer_from_the_editors_port(job):
     with _editors(job, "--ide") as process:
         port = _port_of(process)
         # WHEN another user of the host connects THEN it gets nothing, and the owner is served
-        assert _answer_to(("127.0.0.1", port), user=NOBODY) == b""
+        assert [_answer_to(("127.0.0.1", port), user=NOBODY) for _ in range(3)] == [b""] * 3
         assert b"Content-Length" in _answer_to(("127.0.0.1", port), user=os.getuid())
+        # AND it is said once, however often it tries
+        process.terminate()
+        assert process.stderr.read().count(f"refused: connections of user {NOBODY}") == 1
 
 
 def _port_of(process):

@@ -1,14 +1,8 @@
 """Which user is at the other end of a loopback connection whose client cannot prove a token."""
 
-import os
 import socket
 import sys
 from pathlib import Path
-
-
-def is_own_user(connection: socket.socket) -> bool:
-    """Whether this user, or root, connected; False when the system does not say who it was."""
-    return owner_of_peer(connection) in (os.getuid(), 0)
 
 
 def owner_of_peer(connection: socket.socket) -> int | None:

@@ -68,7 +68,8 @@ def start_broker(
         )
     if (made := _address(folder, process)) is None:
         log_file = folder / "logs" / "broker.log"
-        raise PrerequisiteError(f"the broker did not start{_last_line(log_file)}", f"see its log: {log_file}")
+        hint = "" if host.startswith("127.") else f"{host} must be an address of this host, as `ip addr` lists them; "
+        raise PrerequisiteError(f"the broker did not start{_last_line(log_file)}", f"{hint}see its log: {log_file}")
     return made
 
 

@@ -10,11 +10,12 @@ import json
 import os
 import select
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent import Connection, is_own_user, owner_of_peer
+from rldbg.agent import Connection, owner_of_peer
 from rldbg.core import IncompleteDataError, UnreachableError, UsageError, write_whole
 from rldbg.live.client.broker_client import BrokerClient, connect
 
@@ -27,6 +28,7 @@ class EditorPort:
     def __init__(self, run: Path, who: str, port: int = 0, *, socket_path: Path | None = None) -> None:
         self._run = run
         self._socket_path = socket_path
+        self._refused: set[int | None] = set()
         # Refused here, before the user types the port into an editor, when the process cannot be debugged.
         self._next: Connection | None = connect(run, "editor", who=who)
         self.facts: dict[str, Any] = self._next.about
@@ -47,14 +49,20 @@ class EditorPort:
             with self._listener, BrokerClient(self._run) as client:
                 self._listener.settimeout(_LOOK_EVERY_S)
                 while self._is_there(client):
-                    with contextlib.suppress(TimeoutError):
-                        editor, _ = self._listener.accept()
-                        with editor:
-                            self._meet(editor, said)
+                    self._serve_for_a_while(said)
         finally:
             if self._socket_path is not None:
                 self._socket_path.unlink(missing_ok=True)
         said("the process has ended; no more editors can attach")
+
+    def _serve_for_a_while(self, said: Callable[[str], None]) -> None:
+        """Not one look at the process per connection: those of other users would keep the owner's editor waiting."""
+        until = time.monotonic() + _LOOK_EVERY_S
+        with contextlib.suppress(TimeoutError):
+            while time.monotonic() < until:
+                editor, _ = self._listener.accept()
+                with editor:
+                    self._meet(editor, said)
 
     def _is_there(self, client: BrokerClient) -> bool:
         try:
@@ -64,8 +72,11 @@ class EditorPort:
         return True
 
     def _meet(self, editor: socket.socket, said: Callable[[str], None]) -> None:
-        if not is_own_user(editor):
-            said(f"refused: a connection of user {owner_of_peer(editor)}")
+        user = owner_of_peer(editor)
+        if user not in (os.getuid(), 0):
+            if user not in self._refused:
+                said(f"refused: connections of user {user if user is not None else 'unknown'}")
+            self._refused.add(user)
             return
         said("editor attached")
         self._carry(editor)
