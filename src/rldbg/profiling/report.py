@@ -186,7 +186,7 @@ def _role_row(role: str, members: list[Track], bounds: dict[int, tuple[int, int]
     for track in members:
         by_step: dict[int, float] = dict.fromkeys(bounds, 0.0)
         for span, own in self_times(_inside(track, bounds)):
-            number = _step_at(span.start_ns, bounds)
+            number = _step_of(span, bounds)
             if number is not None and span.phase not in (*_WAITING, "pause"):
                 by_step[number] += own / 1e9
         work[_title(track)] = by_step
@@ -229,7 +229,7 @@ def _tails(role: str, members: list[Track], bounds: dict[int, tuple[int, int]], 
         lengths: dict[int, list[float]] = defaultdict(list)
         for track in members:
             for span in _inside(track, bounds):
-                number = _step_at(span.start_ns, bounds)
+                number = _step_of(span, bounds)
                 if span.phase == phase and number is not None:
                     lengths[number].append(span.length_ns / 1e9)
         every = [length for each in lengths.values() for length in each]
@@ -268,8 +268,11 @@ def advise(phases: Sequence[PhaseRow], roles: Sequence[RoleRow], tails: Sequence
     return [text for _, text in sorted(said, reverse=True)]
 
 
-def _step_at(when_ns: int, bounds: dict[int, tuple[int, int]]) -> int | None:
-    return next((number for number, (start, end) in bounds.items() if start <= when_ns < end), None)
+def _step_of(span: PhaseSpan, bounds: dict[int, tuple[int, int]]) -> int | None:
+    """Its own, as processes may be at different ones; of a process without steps, that of its time."""
+    if span.step in bounds:
+        return span.step
+    return next((number for number, (start, end) in bounds.items() if start <= span.start_ns < end), None)
 
 
 def _title(track: Track) -> str:
