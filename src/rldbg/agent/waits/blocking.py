@@ -23,10 +23,10 @@ def wait_of(looking: Looking) -> Wait:
 
 
 def _at_line(looking: Looking) -> Wait | None:
-    """The user's own line waits in C: what it calls, and on what."""
-    place = looking.place
-    if place is None or looking.user not in (0, None):
+    """The innermost line, the user's or of a library, waits in C: what it calls, and on what."""
+    if not looking.frames:
         return None
+    place = looking.frames[0]
     calls = looking.sources.calls_at(place)
     locks = []
     for call in calls:
@@ -50,7 +50,9 @@ def _at_line(looking: Looking) -> Wait | None:
             return {"kind": "collective", "name": call.name, "group": "", **_begun(call, looking)}
     blocked = looking.kernel.get("call") in (None, "", "futex")
     if locks and blocked:
-        return {"kind": "lock", "choices": locks, "name": locks[0]["name"], "key": locks[0]["key"]}
+        wait = {"kind": "lock", "choices": locks, "name": locks[0]["name"], "key": locks[0]["key"]}
+        inside = {"file": place.file, "line": place.line, "function": place.function}
+        return wait | ({"taken_in": inside} if looking.user else {})
     return None
 
 

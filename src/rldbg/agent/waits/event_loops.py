@@ -6,7 +6,7 @@ from typing import Any
 
 from .client_calls import pool_wait, rpc_wait
 from .distributed_calls import ray_task
-from .looking import queue_facts, queue_of, ray_queue_wait, serves
+from .looking import barrier_facts, queue_facts, queue_of, ray_queue_wait, serves
 from .objects import Frame, Object, chain_of, exception_text, is_a
 from .places import is_users, users_place
 from .resolving import resolve
@@ -130,14 +130,32 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
         return {"kind": "ray_get", "tasks": [ref], "count": 1}
     if place is not None and (message := _message(expression, place)):
         return message
-    waiter = task.get("_fut_waiter")
-    named = {"name": ast.unparse(expression)[:80] if expression is not None else ""}
-    if is_a(waiter, "Task") and waiter is not None:
-        return named | {"kind": "task", "keys": [f"{waiter.address:#x}"]}
+    return _future(task.get("_fut_waiter"), expression, place)
+
+
+def _future(waiter: Object | None, expression: ast.expr | None, place: Frame | None) -> dict[str, Any]:
+    """A task or a future that is awaited directly, through `gather`, or through a call that was given it (`shield`)."""
+    told = _given(expression, place)
     children = waiter.get("_children") if waiter is not None else None
-    if children is not None and children.elements():
-        return named | {"kind": "task", "keys": [f"{child.address:#x}" for child in children.elements()]}
-    return named | {"kind": "future", "key": f"{waiter.address:#x}" if waiter is not None else ""}
+    gathered = children.elements() if children is not None else []
+    awaited = [waiter] if is_a(waiter, "Task") and waiter is not None else gathered or [each for each, _ in told]
+    name = ast.unparse(expression)[:80] if expression is not None else ""
+    if tasks := [each for each in awaited if is_a(each, "Task")]:
+        return {"kind": "task", "name": name, "keys": [f"{each.address:#x}" for each in tasks]}
+    pending = next((each for each in awaited if is_a(each, "Future") and not _is_done(each)), waiter)
+    if pending is None:
+        return {"kind": "future", "name": name, "key": ""}
+    own = next((text for each, text in told if each.address == pending.address), name)
+    return {"kind": "future", "name": own, "key": f"{pending.address:#x}"}
+
+
+def _given(expression: ast.expr | None, place: Frame | None) -> list[tuple[Object, str]]:
+    """Tasks and futures among the arguments of the call that is awaited, and their names."""
+    arguments = expression.args if isinstance(expression, ast.Call) and place is not None else []
+    plain = [each.value if isinstance(each, ast.Starred) else each for each in arguments]
+    found = [(value, ast.unparse(each)) for each in plain if place is not None and (value := resolve(each, place))]
+    found += [(inner, text) for value, text in found for inner in value.elements()]
+    return [(value, text) for value, text in found if is_a(value, "Future")]
 
 
 def _ray_reference(expression: ast.expr | None, place: Frame | None, frames: list[Frame]) -> str:
@@ -198,12 +216,13 @@ def _host_and_port(where: Object) -> Iterator[tuple[Object, Object]]:
 
 def _connection(transport: Object) -> dict[str, Any]:
     """Address and descriptor of what a transport is connected to."""
-    extra, descriptor = transport.get("_extra"), transport.get("_sock_fd")
+    extra, descriptor = transport.get("_extra"), transport.get("_sock_fd") or transport.get("_fileno")
     peer = dict(extra.items()).get("peername") if extra is not None else None
     parts = peer.elements() if peer is not None else []
-    if len(parts) < 2:
-        return {}
     number = descriptor.number() if descriptor is not None else None
+    if len(parts) < 2:
+        # A pipe, or a local socket.
+        return {"descriptor": number} if number is not None and number >= 0 else {}
     return {"peer": f"{parts[0].text()}:{parts[1].number()}", "descriptor": number}
 
 
@@ -227,6 +246,8 @@ def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources:
     wait["key"] = f"{value.address:#x}"
     if kind == "event" and value.kind != "Event":
         wait["kind"] = value.kind.lower()
+    if wait["kind"] == "barrier":
+        wait |= barrier_facts(value)
     if kind == "lock" and value.kind != "Lock":
         wait["kind"] = "semaphore"
     if kind.startswith("queue_"):

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 
 from .memory import ProcessMemory, decoded_line
-from .objects import Frame, Object, Suspended
+from .objects import STAND_INS, Frame, Object, Suspended
 
 _WORD = 8
 _MANAGED, _INLINE = 1 << 4, 1 << 2
@@ -235,7 +235,7 @@ class FarObject:
         return self._at(16) if "weakref" in self.kind or "ReferenceType" in self.bases() else None
 
     def suspended(self) -> Suspended | None:
-        if self.kind == "coroutine_wrapper":
+        if self.kind in STAND_INS:
             return Suspended(None, self._at(16))
         if self.kind not in _COROUTINES:
             return None

@@ -341,18 +341,18 @@ def _held_locks() -> list[list[str]]:
 
 
 def file_lock_holders(pid: int, path: str) -> list[int]:
-    """Processes that hold a lock on a file."""
+    """Processes that hold a lock on a file; a path that is not absolute begins at the process's own folder."""
     try:
-        facts = Path(f"/proc/{pid}/root{path}").stat()
+        facts = Path(f"/proc/{pid}/root{path}" if path.startswith("/") else f"/proc/{pid}/cwd/{path}").stat()
     except OSError:
         return []
     name = _lock_name(facts)
     return [int(row[4]) for row in _held_locks() if row[5] == name]
 
 
-def contested_file(pid: int) -> str:
-    """A file that a process has open and another one has locked; empty when there is none."""
-    locked = {row[5] for row in _held_locks() if row[4] != str(pid)}
+def contested_file(pid: int, *, own: bool = False) -> str:
+    """A file that a process has open and another one (with `own`, any) has locked; empty when there is none."""
+    locked = {row[5] for row in _held_locks() if own or row[4] != str(pid)}
     for descriptor in sorted(Path(f"/proc/{pid}/fd").iterdir()) if locked else ():
         try:
             facts, target = descriptor.stat(), str(descriptor.readlink())

@@ -9,6 +9,7 @@ from .looking import (
     Wait,
     WaitRule,
     WaitRules,
+    barrier_facts,
     has_timeout,
     lock_key,
     own_wait,
@@ -94,9 +95,7 @@ def _semaphore(frame: Frame, looking: Looking) -> Wait:
 
 def _barrier(frame: Frame, looking: Looking) -> Wait:
     value = frame.variable("self")
-    numbers = {name: value.get(f"_{name}") if value is not None else None for name in ("parties", "count")}
-    counts = {name: each.number() if each is not None else None for name, each in numbers.items()}
-    return own_wait(frame, "barrier", looking, "wait", **counts)
+    return own_wait(frame, "barrier", looking, "wait", **(barrier_facts(value) if value is not None else {}))
 
 
 def _thread(frame: Frame, looking: Looking) -> Wait:
@@ -136,10 +135,22 @@ def _process_lock(frame: Frame, looking: Looking) -> Wait:
     return {"kind": "lock", "choices": [choice], "name": name, "key": choice["key"]}
 
 
+def _shared_value(frame: Frame, looking: Looking) -> Wait:
+    """A value of multiprocessing takes its own lock to be read or written; this code is made at run time."""
+    value, place = frame.variable("self"), looking.place
+    named = looking.sources.names(place) if value is not None and place is not None else ()
+    name = next((text for each, text in named if value is not None and each.address == value.address), "")
+    lock = value.get("_lock") if value is not None else None
+    choice = {"name": name, "key": lock_key(lock, name), "owner": None}
+    return {"kind": "lock", "choices": [choice], "name": name, "key": choice["key"]}
+
+
 def _child(frame: Frame, looking: Looking) -> Wait:
     value = frame.variable("self") or frame.variable("process")
     if frame.file.endswith("subprocess.py") and not is_a(value, "Popen"):
-        value = next((v for v in frame.locals().values() if is_a(v, "Popen")), value)
+        # `check_output` and `call` start the process in a function that they call.
+        inner = [v for each in looking.frames[: looking.user] for v in each.locals().values()]
+        value = next((v for v in inner if is_a(v, "Popen")), value)
     if is_a(value, "Popen") and value is not None and looking.ended(value):
         # It has ended, and a process that it started keeps its output open.
         found = kernel_wait(looking)
@@ -212,6 +223,7 @@ _RULES: WaitRules = (
     ("concurrent/futures/_base.py", frozenset({"result", "exception"}), _future),
     ("concurrent/futures/_base.py", frozenset({"wait", "as_completed", "result_iterator"}), _futures),
     ("multiprocessing/synchronize.py", frozenset({"__enter__", "acquire"}), _process_lock),
+    ("<string>", frozenset({"getvalue", "setvalue"}), _shared_value),
     ("multiprocessing/synchronize.py", frozenset({"wait", "wait_for"}), _between_processes),
     ("multiprocessing/managers.py", frozenset({"_callmethod"}), _managed),
     ("multiprocessing/process.py", frozenset({"join"}), _child),

@@ -99,6 +99,11 @@ def queue_facts(queue: Object) -> Wait:
     }
 
 
+def barrier_facts(barrier: Object) -> Wait:
+    numbers = {name: barrier.get(f"_{name}") for name in ("parties", "count")}
+    return {name: each.number() if each is not None else None for name, each in numbers.items()}
+
+
 def serves(frame: Frame) -> bool:
     """A library function in which a program stays while it serves requests: this wait is normal."""
     return frame.function.rpartition(".")[2] in ("serve_forever", "wait_for_termination")

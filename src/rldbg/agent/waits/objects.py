@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _AWAITED = ("coroutine", "coroutine_wrapper", "generator", "async_generator", "FutureIter", "Task", "Future")
+# What stands for a coroutine or an asynchronous generator while it is awaited; the first thing in it is the other.
+STAND_INS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable")
 _PLAIN = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -184,7 +186,7 @@ class OwnObject:
             frame, awaits = value.gi_frame, value.gi_yieldfrom
         elif isinstance(value, types.AsyncGeneratorType):
             frame, awaits = value.ag_frame, value.ag_await
-        elif "coroutine" in type(value).__name__:
+        elif type(value).__name__.startswith(STAND_INS) or "coroutine" in type(value).__name__:
             return self._compiled()
         else:
             return None

@@ -14,6 +14,10 @@ def resolve(expression: ast.expr | None, frame: Frame) -> Object | None:
         found = owner.get(expression.attr) if owner is not None else None
         # What a property gives is not known without running it: what is called on it, is called on its owner.
         return owner if found is not None and found.kind == "property" else found
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
+        # Values and arrays of multiprocessing have a lock of their own.
+        owner = resolve(expression.func.value, frame) if expression.func.attr == "get_lock" else None
+        return owner.get("_lock") if owner is not None else None
     if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
         return _element(resolve(expression.value, frame), expression.slice.value)
     if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Name):

@@ -1,6 +1,5 @@
 """Everything known about the waits of one process, as plain data that can be sent and merged with others."""
 
-import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -10,6 +9,7 @@ from .blocking import wait_of
 from .connected import connected_processes, connection_to
 from .ended import ended_process, ended_processes, ended_threads, last_exception
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts
+from .held_locks import held_locks
 from .kernel import (
     POLLING,
     Facts,
@@ -25,11 +25,10 @@ from .kernel import (
     process_facts,
     thread_facts,
 )
-from .looking import LOCKS, Looking, Wait, is_ray_queue, lock_key, shared_key
+from .looking import Looking, Wait, is_ray_queue, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
-from .resolving import resolve
 from .source import Sources
 from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
@@ -52,6 +51,7 @@ _ADDED_TO_STACKS = (
 )
 _MOST_HELD = 100
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
+_READING = ("queue_get", "stream", "stdin")
 _FILLING = frozenset({"put", "put_nowait", "send", "send_bytes", "put_async", "put_nowait_batch"})
 _OPPOSITE = {
     "queue_get": _FILLING,
@@ -83,18 +83,23 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         for entry, thread in zip(entries, threads, strict=True):
             for facts, frame in zip(entry["frames"], thread.frames, strict=True):
                 facts["locals"] = {name: {"text": shown(value)} for name, value in frame.locals().items()}
+    in_libraries = any(entry["wait"].get("taken_in") for entry, _ in waiting)
     for entry, frames in waiting:
-        entry["holds"] = _held(frames, sources, entry["wait"])
+        wait = entry["wait"]
+        entry["holds"] = held_locks(
+            frames, sources, _wanted(wait), given_back=str(wait.get("lock") or ""), libraries=in_libraries
+        )
         entry["place"] = _place(frames)
         entry["connections"] = _connections(frames)
         entry["sets"] = [key for frame in frames if is_users(frame.file) for key in sources.keys_set(frame)]
+    _name_by_others(waiting, sources)
     _relate(waiting, sources)
     for task in tasks:
         task["frames"] = [frame_facts(frame) for frame in task["frames"]]
     ranks = _name_groups([entry["wait"] for entry in entries], modules)
     # The other ends of pipes and sockets are looked for among all processes, which takes a while.
     waits = [entry["wait"] for entry, _ in waiting]
-    far = any(_leads_elsewhere(wait) for wait in waits)
+    far = any(_leads_elsewhere(wait) or wait["kind"] == "child" for wait in waits)
     everyone = all_processes() if far else {}
     for wait in waits:
         _look_behind(wait, view.pid, everyone)
@@ -166,26 +171,6 @@ def _place(frames: Sequence[Frame]) -> Facts | None:
     return frame_facts(frames[user or 0]) if frames else None
 
 
-def _held(frames: Sequence[Frame], sources: Sources, wait: Wait) -> list[Facts]:
-    """Locks that the thread or task holds, as far as the source shows."""
-    found: dict[str, Facts] = {}
-    for frame in frames:
-        if not is_users(frame.file):
-            continue
-        begun = sources.begun(frame)
-        for expression in [*sources.held(frame), *begun]:
-            value = resolve(expression, frame)
-            if value is None and not isinstance(expression, ast.Name | ast.Attribute):
-                continue
-            if value is not None and not is_a(value, *LOCKS):
-                continue
-            key = lock_key(value, ast.unparse(expression))
-            # Waiting for a condition gives its lock back meanwhile.
-            if wait.get("lock") != key and (expression not in begun or key not in _wanted(wait)):
-                found.setdefault(key, frame_facts(frame) | {"key": key, "name": ast.unparse(expression)})
-    return list(found.values())
-
-
 def _wanted(wait: Wait) -> set[str]:
     return {str(wait.get("key")), *(choice["key"] for choice in wait.get("choices") or [])}
 
@@ -213,7 +198,7 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
         entry["shares"] = {key: sorted(methods) for key, methods in shared.items()}
     for entry, frames in waiting:
         wait = entry["wait"]
-        opposite = _OPPOSITE.get(wait["kind"])
+        named_in, opposite = wait.pop("named_in", None), _OPPOSITE.get(wait["kind"])
         if opposite is None:
             continue
         address = int(wait.get("key") or "0", 16)
@@ -224,8 +209,22 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
             if other is not entry and address in objects
         ]
         user = users_place(frames)
-        if user is not None and wait.get("name"):
-            wait["functions"] = sources.functions_calling(frames[user], wait["name"], opposite)
+        place = named_in or (frames[user] if user is not None else None)
+        if place is not None and wait.get("name"):
+            wait["functions"] = sources.functions_calling(place, wait["name"], opposite)
+
+
+def _name_by_others(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> None:
+    """Where no line of the user is on the stack of who waits (a method that was handed to a pool or a thread), what the
+    functions of others call the object."""
+    unnamed: dict[str, list[Wait]] = {}
+    for entry, _ in waiting:
+        if entry["wait"].get("key") and not entry["wait"].get("name", True):
+            unnamed.setdefault(str(entry["wait"]["key"]), []).append(entry["wait"])
+    for frame in (frame for _, frames in waiting for frame in frames if unnamed and is_users(frame.file)):
+        for value, name in sources.names(frame):
+            for wait in unnamed.pop(f"{value.address:#x}", ()):
+                wait |= {"name": name, "named_in": frame}
 
 
 def _kept_ray_queues(frames: Sequence[Frame]) -> Iterable[tuple[Object, str]]:
@@ -274,11 +273,16 @@ def _name_groups(waits: list[Wait], modules: Mapping[str, Object]) -> int:
     return max(sizes, default=0)
 
 
-def _any_process(pid: int) -> Facts:
-    """A process of any language: its facts, and what its first thread waits for as the kernel sees it."""
+def _any_process(pid: int, everyone: Mapping[int, Facts], seen: frozenset[int]) -> Facts:
+    """A process of any language: its facts, what its first thread waits for as the kernel sees it, and for whom."""
     facts = process_facts(pid)
-    looking = Looking((), thread_facts(pid, pid), Sources(pid), ended_process)
-    return facts | {"wait": kernel_wait(looking)} if facts and facts["state"] == "sleeping" else facts
+    if not facts or facts["state"] != "sleeping":
+        return facts
+    wait = kernel_wait(Looking((), thread_facts(pid, pid), Sources(pid), ended_process))
+    below = children_of(pid) if wait is not None and wait["kind"] == "child" else []
+    if wait is not None:
+        _look_behind(wait, pid, everyone, seen | {pid}, [child["pid"] for child in below])
+    return facts | {"wait": wait, "children": below}
 
 
 def _leads_elsewhere(wait: Wait) -> bool:
@@ -291,15 +295,22 @@ def _known_ends(pid: int, ends: set[int], everyone: Mapping[int, Facts]) -> list
     return sorted(ends) if ends - {pid} or not hidden_relatives(pid, everyone) else None
 
 
-def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
-    """Who is at the other end of a pipe, holds a file lock, or is the process that is waited for."""
+def _look_behind(
+    wait: Wait,
+    pid: int,
+    everyone: Mapping[int, Facts],
+    seen: frozenset[int] = frozenset(),
+    children: Sequence[int] = (),
+) -> None:
+    """Who is at the other end of a pipe, holds a file lock, or is the process that is waited for; and so on for
+    processes that are not inspected otherwise, without those `seen`."""
     if wait.get("address") and wait.get("descriptor") is None:
         wait["descriptor"] = connection_to(pid, str(wait["address"]))
     if wait.get("descriptor") is not None:
         wait["file"] = file_facts(pid, int(wait["descriptor"]))
     file = wait.get("file") or {}
     if file.get("kind") == "pipe":
-        wants_writer = wait["kind"] == "queue_get" or wait.get("call") in ("read", "readv", *POLLING)
+        wants_writer = wait["kind"] in _READING or wait.get("call") in ("read", "readv", *POLLING)
         ends = [end for end in ends_of(str(file.get("inode")), dict(everyone)) if end["writes"] == wants_writer]
         wait["ends"] = _known_ends(pid, {end["pid"] for end in ends}, everyone)
     if file.get("peer") and (other := other_end(pid, file)) is not None:
@@ -316,9 +327,11 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
     pipes = [str(each["inode"]) for each in wait.get("files") or [] if each.get("kind") == "pipe"]
     if pipes:
         wait["ends"] = sorted({end["pid"] for each in pipes for end in ends_of(each, dict(everyone)) if end["writes"]})
-    if wait["kind"] == "sleep" and wait.pop("inside", False) and (path := contested_file(pid)):
-        # Libraries in C (databases, HDF5) sleep and retry while another process has locked their file.
-        wait |= {"kind": "file_lock", "path": path}
+    inside, database = wait.pop("inside", False), wait.pop("database", False)
+    if inside and (path := contested_file(pid) or (contested_file(pid, own=True) if database else "")):
+        # Libraries in C (databases, HDF5) sleep and retry while another process has locked their file, or this one by
+        # another connection.
+        wait |= {"kind": "file_lock", "path": path, "polls": ""}
     if wait["kind"] == "message":
         wait["ends"] = connected_processes(pid, everyone, "zmq")
     if "rpc" in wait and not file:
@@ -330,4 +343,5 @@ def _look_behind(wait: Wait, pid: int, everyone: Mapping[int, Facts]) -> None:
     if wait["kind"] == "child" and wait.get("pid"):
         wait["child"] = process_facts(int(wait["pid"]))
     concerned = [*(wait.get("ends") or []), *(wait.get("holders") or []), *([wait["pid"]] if wait.get("child") else [])]
-    wait["processes"] = [facts for each in concerned if each != pid and (facts := _any_process(each))]
+    others = [each for each in (*concerned, *children) if each != pid and each not in seen]
+    wait["processes"] = [facts for each in others if (facts := _any_process(each, everyone, seen | {pid}))]

@@ -9,8 +9,8 @@ from pathlib import Path
 from .objects import Frame, Object, exception_text, is_a
 from .resolving import resolve, texts_of
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_WITH = (ast.With, ast.AsyncWith)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+WITH = (ast.With, ast.AsyncWith)
 _SETTING = frozenset({"set", "add", "append", "compare_set", "multi_set", "queue_push"})
 
 
@@ -33,6 +33,7 @@ class Sources:
     def __init__(self, pid: int) -> None:
         self._root = f"/proc/{pid}/root"
         self.tree = functools.lru_cache(maxsize=200)(self._tree)
+        self._definitions = functools.lru_cache(maxsize=200)(self._definitions_in)
         self._nodes = functools.lru_cache(maxsize=2000)(self._nodes_at)
 
     def _tree(self, file: str) -> ast.Module | None:
@@ -46,25 +47,25 @@ class Sources:
     def calls_at(self, frame: Frame) -> list[Call]:
         """Calls on the line, and the contexts of a `with` that begins there; inner ones first."""
         found: list[Call] = []
-        for node in self._on_line(frame):
+        for node in self.on_line(frame):
             if isinstance(node, ast.Call):
                 if isinstance(node.func, ast.Attribute):
                     found.append(Call(node.func.value, node.func.attr, tuple(node.args)))
                 elif isinstance(node.func, ast.Name):
                     found.append(Call(None, node.func.id, tuple(node.args)))
-            elif isinstance(node, _WITH) and frame.line <= _header_end(node):
+            elif isinstance(node, WITH) and frame.line <= header_end(node):
                 found += [Call(item.context_expr, "__enter__") for item in node.items]
         return found[::-1]
 
     def awaited(self, frame: Frame) -> ast.expr | None:
         """What the innermost `await` on the line awaits."""
-        found = [node.value for node in self._on_line(frame) if isinstance(node, ast.Await)]
+        found = [node.value for node in self.on_line(frame) if isinstance(node, ast.Await)]
         return found[-1] if found else None
 
     def assigned(self, frame: Frame, name: str) -> ast.Call | None:
         """The last call before the line whose result the frame's function gave this name."""
         function = self.function(frame)
-        nodes = [node for node in _own_nodes(function) if isinstance(node, ast.Assign)] if function is not None else []
+        nodes = [node for node in own_nodes(function) if isinstance(node, ast.Assign)] if function is not None else []
         calls = [
             node.value
             for node in nodes
@@ -76,8 +77,8 @@ class Sources:
 
     def polled(self, frame: Frame) -> str:
         """What a loop around the line looks for or tries again and again: "until `CONDITION` (NAME = VALUE)"."""
-        inside = list(self._on_line(frame))
-        within = max((n for n, node in enumerate(inside) if isinstance(node, _FUNCTIONS)), default=-1)
+        inside = list(self.on_line(frame))
+        within = max((n for n, node in enumerate(inside) if isinstance(node, FUNCTIONS)), default=-1)
         loops = [node for node in inside[within + 1 :] if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
         if not loops:
             return ""
@@ -97,7 +98,7 @@ class Sources:
 
     def spins(self, frame: Frame) -> str:
         """What a loop around the line looks for without doing anything else."""
-        loops = [node for node in self._on_line(frame) if isinstance(node, ast.While)]
+        loops = [node for node in self.on_line(frame) if isinstance(node, ast.While)]
         idle = bool(loops) and all(isinstance(each, ast.Pass | ast.Continue) for each in loops[-1].body)
         return self.polled(frame) if idle else ""
 
@@ -107,7 +108,7 @@ class Sources:
             yield value, ""
             yield from ((inner, "") for inner in value.attributes().values())
         function = self.function(frame)
-        for node in _run_nodes(function) if isinstance(function, _FUNCTIONS) else self._ahead(frame):
+        for node in _run_nodes(function) if isinstance(function, FUNCTIONS) else self._ahead(frame):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 used = resolve(node.func.value, frame)
                 if used is not None:
@@ -117,11 +118,11 @@ class Sources:
         """What a module still runs itself: the lines after this one, and those of the loops around it."""
         tree = self.tree(frame.file) if frame.function == "<module>" else None
         loops = (
-            [node for node in self._on_line(frame) if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
+            [node for node in self.on_line(frame) if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
             if tree is not None
             else []
         )
-        for node in _own_nodes(tree) if tree is not None else ():
+        for node in own_nodes(tree) if tree is not None else ():
             line = getattr(node, "lineno", 0)
             if line > frame.line or any(_spans(loop, line) for loop in loops):
                 yield node
@@ -130,14 +131,14 @@ class Sources:
         """Keys of torch.distributed stores that the frame's function sets."""
         function = self.function(frame)
         found = []
-        for node in ast.walk(function) if isinstance(function, _FUNCTIONS) else ():
+        for node in ast.walk(function) if isinstance(function, FUNCTIONS) else ():
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
                 continue
             if node.func.attr in _SETTING and is_a(resolve(node.func.value, frame), "Store"):
                 found += texts_of(node.args[0], frame)
         return found
 
-    def _on_line(self, frame: Frame) -> tuple[ast.AST, ...]:
+    def on_line(self, frame: Frame) -> tuple[ast.AST, ...]:
         return self._nodes(frame.file, frame.line)
 
     def _nodes_at(self, file: str, line: int) -> tuple[ast.AST, ...]:
@@ -150,52 +151,24 @@ class Sources:
             found += [node for node in below if hasattr(node, "lineno")]
         return tuple(found)
 
-    def held(self, frame: Frame) -> list[ast.expr]:
-        """What enclosing `with` blocks hold while this line runs, and what was acquired before and not released."""
-        found = []
-        for node in self._on_line(frame):
-            if isinstance(node, _WITH) and frame.line > _header_end(node):
-                found += [item.context_expr for item in node.items]
-        return found + self._acquired(frame)
+    def definition(self, file: str, name: str) -> ast.AST | None:
+        """The function of a file by its qualified name."""
+        return self._definitions(file).get(name.replace(".<locals>", ""))
 
-    def begun(self, frame: Frame) -> list[ast.expr]:
-        """What a `with` block takes whose body is on the same line: it is held where the line waits for another."""
-        inside = [node for node in self._on_line(frame) if isinstance(node, _WITH)]
-        return [i.context_expr for node in inside for i in node.items if node.body[0].lineno <= _header_end(node)]
+    def _definitions_in(self, file: str) -> dict[str, ast.AST]:
+        tree = self.tree(file)
+        return dict(_qualified(tree, "")) if tree is not None else {}
 
-    def _acquired(self, frame: Frame) -> list[ast.expr]:
+    def names(self, frame: Frame) -> Iterator[tuple[Object, str]]:
+        """Objects that the code of the frame's function names, and how."""
         function = self.function(frame)
-        held: dict[str, ast.expr] = {}
-        if function is not None:
-            self._follow(function, frame, held, before=frame.line)
-        return list(held.values())
-
-    def _follow(self, function: ast.AST, frame: Frame, held: dict[str, ast.expr], before: int | None) -> None:
-        """Keeps account of `acquire` and `release`, also in functions of the file that were called before a line."""
-        calls = [node for node in _own_nodes(function) if isinstance(node, ast.Call)]
-        for node in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
-            if before is not None and node.lineno >= before:
-                continue
-            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            if method == "acquire" and isinstance(node.func, ast.Attribute):
-                held[ast.unparse(node.func.value)] = node.func.value
-            elif method == "release" and isinstance(node.func, ast.Attribute):
-                held.pop(ast.unparse(node.func.value), None)
-            elif before is not None and (called := self._called(node, frame)) is not None:
-                self._follow(called, frame, held, before=None)
-
-    def _called(self, node: ast.Call, frame: Frame) -> ast.AST | None:
-        """A function of the same file that is called by its name, or as a method of `self`."""
-        named = node.func.id if isinstance(node.func, ast.Name) else ""
-        if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "self":
-            named = node.func.attr
-        tree = self.tree(frame.file) if named else None
-        every = ast.walk(tree) if tree is not None else ()
-        return next((each for each in every if isinstance(each, _FUNCTIONS) and each.name == named), None)
+        for node in own_nodes(function) if function is not None else ():
+            if isinstance(node, ast.Name | ast.Attribute) and (value := resolve(node, frame)) is not None:
+                yield value, ast.unparse(node)
 
     def function(self, frame: Frame) -> ast.AST | None:
         """The innermost function around the line, else the module."""
-        inside = [node for node in self._on_line(frame) if isinstance(node, _FUNCTIONS)]
+        inside = [node for node in self.on_line(frame) if isinstance(node, FUNCTIONS)]
         return inside[-1] if inside else self.tree(frame.file)
 
     def functions_calling(self, frame: Frame, name: str, methods: frozenset[str]) -> list[str]:
@@ -203,13 +176,13 @@ class Sources:
         around the frame where the name is a local one."""
         last, tree = name.rpartition(".")[2], self.tree(frame.file)
         if "." not in name and name in frame.locals():
-            around = [node for node in self._on_line(frame) if isinstance(node, _FUNCTIONS)]
+            around = [node for node in self.on_line(frame) if isinstance(node, FUNCTIONS)]
             tree = ast.Module([around[0]], []) if around else None
         found: dict[str, str] = {}
         for function in ast.walk(tree) if tree is not None and last.isidentifier() else ():
-            if not isinstance(function, _FUNCTIONS):
+            if not isinstance(function, FUNCTIONS):
                 continue
-            for node in _own_nodes(function):
+            for node in own_nodes(function):
                 if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                     continue
                 if node.func.attr in methods and ast.unparse(node.func.value).rpartition(".")[2] == last:
@@ -224,8 +197,8 @@ def _leaves(node: ast.If) -> bool:
 
 def _tried(loop: ast.While | ast.For | ast.AsyncFor, frame: Frame) -> str:
     """What a loop tries again after each exception, with what the handler has noted of the last one."""
-    for node in _own_nodes(loop):
-        calls = [each for each in _own_nodes(node) if isinstance(each, ast.Call)] if isinstance(node, ast.Try) else []
+    for node in own_nodes(loop):
+        calls = [each for each in own_nodes(node) if isinstance(each, ast.Call)] if isinstance(node, ast.Try) else []
         if not isinstance(node, ast.Try) or not node.handlers or not calls or _spans_any(node.body, frame.line):
             continue
         kinds = [ast.unparse(handler.type) for handler in node.handlers if handler.type is not None]
@@ -258,24 +231,35 @@ def _values_in(expression: ast.expr, frame: Frame) -> str:
     return f" ({', '.join(f'{name} = {value}' for name, value in list(found.items())[:3])})" if found else ""
 
 
-def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """What a function consists of, without the functions inside of it."""
     for node in ast.iter_child_nodes(function):
-        if not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
+        if not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
             yield node
-            yield from _own_nodes(node)
+            yield from own_nodes(node)
+
+
+def _qualified(tree: ast.AST, within: str) -> Iterator[tuple[str, ast.AST]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            name = f"{within}{node.name}"
+            if isinstance(node, FUNCTIONS):
+                yield name, node
+            yield from _qualified(node, f"{name}.")
+        elif not isinstance(node, ast.expr):
+            yield from _qualified(node, within)
 
 
 def _run_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """What a function runs itself: its own code, and that of functions inside of it which it calls or awaits; one that
     is handed to a thread or made a task is run by others."""
-    own = list(_own_nodes(function))
+    own = list(own_nodes(function))
     awaited = [node.value for node in own if isinstance(node, ast.Await) and isinstance(node.value, ast.Call)]
     calls = [node for node in own if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     begun, run = ({call.func.id for call in each if isinstance(call.func, ast.Name)} for each in (calls, awaited))
     yield from own
     for inner in ast.iter_child_nodes(function):
-        if isinstance(inner, _FUNCTIONS) and inner.name in (begun if isinstance(inner, ast.FunctionDef) else run):
+        if isinstance(inner, FUNCTIONS) and inner.name in (begun if isinstance(inner, ast.FunctionDef) else run):
             yield from _run_nodes(inner)
 
 
@@ -284,5 +268,5 @@ def _spans(node: ast.AST, line: int) -> bool:
     return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", None) or line)
 
 
-def _header_end(node: ast.With | ast.AsyncWith) -> int:
+def header_end(node: ast.With | ast.AsyncWith) -> int:
     return max(item.context_expr.end_lineno or item.context_expr.lineno for item in node.items)

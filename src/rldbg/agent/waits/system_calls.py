@@ -2,6 +2,20 @@
 
 from .kernel import POLLING
 from .looking import Looking, Wait
+from .objects import is_a
+from .resolving import resolve
+
+_STATEMENTS = frozenset({"execute", "executemany", "executescript", "commit"})
+
+
+def _uses_database(looking: Looking) -> bool:
+    """Whether the innermost line calls SQLite, which sleeps and tries again while its file is locked."""
+    if not looking.frames:
+        return False
+    innermost = looking.frames[0]
+    calls = looking.sources.calls_at(innermost)
+    used = (resolve(call.receiver, innermost) for call in calls if call.method in _STATEMENTS)
+    return any(is_a(value, "Connection", "Cursor") for value in used)
 
 
 def kernel_wait(looking: Looking) -> Wait | None:
@@ -11,7 +25,7 @@ def kernel_wait(looking: Looking) -> Wait | None:
     # A worker that polls by now was in the user's `sleep` when its frames were read.
     if call in ("nanosleep", "clock_nanosleep") or (call in ("", *POLLING) and "sleep" in methods):
         polls = looking.sources.polled(place) if place is not None else ""
-        return {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods}
+        return {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods, "database": _uses_database(looking)}
     if call in ("wait4", "waitid"):
         pid = (facts.get("arguments") or [0])[1 if call == "waitid" else 0]
         return {"kind": "child", "pid": pid if 0 < pid < 1 << 31 else None}

@@ -82,6 +82,8 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         else:
             nobody = f"no thread or process is seen that would {DUTIES[kind][1]}"
         return f"{nobody}: {gone}" if gone else nobody
+    if kind == "file_lock" and stack.get("pid") in (wait.get("holders") or ()):
+        return "this process holds it itself, through another open file or connection"
     if kind == "disk":
         return "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL"
     if kind in ("child", "thread") and gone:

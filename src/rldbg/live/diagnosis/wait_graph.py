@@ -131,7 +131,8 @@ def _without_overview(path: tuple[Node, ...]) -> tuple[Node, ...]:
     """Drops nodes at the start that wait for many at once, or only started the others."""
     while len(path) > 1 and path[1].waits and path[0].kind != "collective":
         many = len({edge.target for edge in path[0].edges}) > 1
-        if not many and (path[0].kind != "child" or len(path) == 2):
+        # A process of another language has no line: who started it has.
+        if not many and (path[0].kind != "child" or len(path) == 2 or not path[1].place):
             break
         path = path[1:]
     return path

@@ -46,14 +46,13 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
     for stack in stacks:
         by_rank = stack.get("rank") is not None and len(ranks) == 1
         found += _process_nodes(stack, f"rank {stack['rank']}" if by_rank else str(stack["who"]), alone)
-    seen = {node.id[:2] for node in found}
-    for stack in stacks:
-        for entry in (*(stack.get("threads") or []), *(stack.get("tasks") or [])):
-            for facts in (entry.get("wait") or {}).get("processes") or []:
-                if (stack.get("host"), facts["pid"]) not in seen:
-                    seen.add((stack.get("host"), facts["pid"]))
-                    found.append(_stranger(stack.get("host"), facts))
+    strangers = _strangers(stacks, {node.id[:2] for node in found})
+    found += [_stranger(host, facts) for (host, _), facts in strangers.items()]
     known = {node.id: node for node in found}
+    for (host, pid), facts in strangers.items():
+        node = known[host, pid, "process"]
+        if node.waits:
+            node.edges += _edges(node.wait, {**facts, "host": host}, node, known, stacks)
     for stack in stacks:
         for entry, node in _entries(stack, known):
             node.edges += _edges(entry["wait"], stack, node, known, stacks)
@@ -82,6 +81,19 @@ def _process_nodes(stack: WaitFacts, who: str, alone: bool) -> Iterator[Node]:
     for task in stack.get("tasks") or []:
         label = f"task {task['task']}" if alone else f"task {task['task']} of {who}"
         yield _node((*base, "task", task["key"]), label, task, stack)
+
+
+def _strangers(stacks: Sequence[WaitFacts], seen: set[Id]) -> dict[Id, WaitFacts]:
+    """Processes that are waited for and were not inspected, and those that they wait for."""
+    found: dict[Id, WaitFacts] = {}
+    below = [(stack.get("host"), entry.get("wait") or {}) for stack in stacks for entry in all_entries(stack)]
+    while below:
+        behind = [(host, facts) for host, wait in below for facts in wait.get("processes") or []]
+        new = {(host, facts["pid"]): facts for host, facts in behind if (host, facts["pid"]) not in seen}
+        found |= new
+        seen |= set(new)
+        below = [(host, facts.get("wait") or {}) for (host, _), facts in new.items()]
+    return found
 
 
 def _stranger(host: Any, facts: WaitFacts) -> Node:

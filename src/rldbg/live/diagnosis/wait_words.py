@@ -76,6 +76,11 @@ def _child(wait: Any, name: str) -> str:
     return f"{what}{f' ({title})' if title else ''} to end" + (f": {command}" if command and not title else "")
 
 
+def _taken_in(wait: Any) -> str:
+    """Where a library takes a lock for the user's line."""
+    return f" (taken in {place_text(wait['taken_in'])})" if wait.get("taken_in") else ""
+
+
 def _barrier(wait: Any, name: str) -> str:
     count, parties = wait.get("count"), wait.get("parties")
     return f"{named('barrier', name)}" + (
@@ -125,7 +130,7 @@ def _ray(wait: Any, _name: str) -> str:
 
 
 _THINGS = {
-    "lock": lambda wait, name: named("lock", name),
+    "lock": lambda wait, name: named("lock", name) + _taken_in(wait),
     "queue_get": _queue,
     "queue_put": _queue,
     "queue_join": _queue,
@@ -145,7 +150,7 @@ _THINGS = {
     "child": _child,
     "pipe": _pipe,
     "fifo": lambda wait, name: f"a process to open the other end of {wait.get('path') or 'a named pipe'}",
-    "stream": lambda wait, name: _rpc(wait) or f"data from {wait.get('peer') or 'a stream'}",
+    "stream": lambda wait, name: _rpc(wait) or f"data from {wait.get('peer') or _unnamed_stream(wait)}",
     "socket": _socket,
     "store": _store,
     "file_lock": lambda wait, name: f"the lock on file {wait.get('path') or 'of ' + named('lock', name)}",
@@ -166,6 +171,10 @@ _THINGS = {
     "ray_get": _ray,
     "ray_task": _ray,
 }
+
+
+def _unnamed_stream(wait: Any) -> str:
+    return "a pipe" if (wait.get("file") or {}).get("kind") == "pipe" else "a stream"
 
 
 def _rpc(wait: Any) -> str:
