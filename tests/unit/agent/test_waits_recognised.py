@@ -217,7 +217,7 @@ def test_what_a_thread_would_set_and_its_connection_are_known():
         expected = one.fileno()
         go_on.set()
         thread.join()
-    assert entry["sets"] == ["f'ready/{version}'", "weights/7"] and entry["connections"] == [expected]
+    assert entry["sets"] == ["ready/7", "weights/7"] and entry["connections"] == [expected]
 
 
 def test_a_thread_has_ended_although_another_got_its_ident():

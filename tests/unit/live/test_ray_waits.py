@@ -369,3 +369,23 @@ def test_a_worker_that_was_not_seen_is_no_hang():
     assert (
         found.kind == "unknown" and "learner (pid 2) runs fit, but was not seen: it is still starting" in found.verdict
     )
+
+
+ADDED = {"kind": "condition", "name": "self.filled", "key": "0x3", "ended_by": ["notify"], "users": []}
+ADDED |= {"functions": ["add:16"]}
+
+
+def test_who_calls_the_method_that_would_end_a_wait_is_followed():
+    tasks = [_task("Buffer.sample", "RUNNING", 1, "buffer"), _task("Sampler.run", "RUNNING", 2, "sampler")]
+    sampler = _worker("sampler", 2, "run", {"kind": "socket", "file": {"peer": "1.2.3.4:80"}})
+    sampler["threads"][0]["calls"] = ["add"]
+    view = _view([_actor("buffer", 1), _actor("sampler", 2)], tasks)
+    said = _verdicts([_worker("buffer", 1, "sample", ADDED), sampler], view)
+    assert "condition `self.filled` to be notified; sampler should call add, and waits" in said and "1.2.3.4:80" in said
+
+
+def test_who_may_have_called_it_and_has_died_is_told():
+    dead = _actor("sampler", 2, "DEAD", death_cause={"actor_died_error_context": {"error_message": "exit code 13"}})
+    tasks = [_task("Buffer.sample", "RUNNING", 1, "buffer")]
+    said = _verdicts([_worker("buffer", 1, "sample", ADDED)], _view([_actor("buffer", 1), dead], tasks))
+    assert "only add (line 16) would notify it" in said and "actor sampler has died: exit code 13" in said

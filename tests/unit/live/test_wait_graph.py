@@ -492,3 +492,45 @@ def test_a_pool_whose_workers_end_at_once_is_told():
     looks = [_process(1, _thread("main", wait, main=True), children=[{"pid": n, "state": "running"}]) for n in (2, 3)]
     (found,) = explain(looks[1:], before=looks[:1])
     assert "the workers of the pool end as soon as they have started, and are replaced" in found.verdict
+
+
+def test_processes_of_other_languages_are_followed_to_who_blocks_them():
+    pipe = {"kind": "pipe", "call": "write", "file": {"kind": "pipe", "descriptor": 1}, "ends": [1]}
+    writer = {"pid": 3, "state": "sleeping", "command": "yes", "wait": pipe, "children": []}
+    shell = {"kind": "child", "processes": [writer]}
+    facts = {"pid": 2, "state": "sleeping", "command": "sh -c yes", "wait": shell, "children": [{"pid": 3}]}
+    child = {"kind": "child", "pid": 2, "name": "p", "processes": [facts]}
+    (found,) = explain([_process(1, _thread("MainThread", child, main=True))])
+    assert found.kind == "deadlock"
+    assert "process 3 (yes) is that process, and waits for room in its standard output (a pipe, full)" in found.verdict
+
+
+def test_a_file_that_a_process_has_locked_itself_is_told():
+    wait = {"kind": "file_lock", "path": "/runs.db", "holders": [1], "ends": []}
+    (found,) = explain([_process(1, _thread("MainThread", wait, main=True))])
+    assert found.verdict.endswith(
+        "the lock on file /runs.db; this process holds it itself, through another open file or connection"
+    )
+
+
+def test_a_key_that_no_rank_would_set_is_told_with_who_sets_keys():
+    wait = {"kind": "store", "name": "store", "keys": ["weights/v1"], "functions": ["publish:16"]}
+    (found,) = explain([_process(1, _thread("MainThread", wait, main=True))])
+    assert "key `weights/v1`" in found.verdict
+    assert "no rank is seen that would set it: in its file publish (line 16) would" in found.verdict
+
+
+def test_what_a_moving_thread_waits_for_is_no_hang():
+    wait = {"kind": "ray_get", "tasks": [], "count": 2}
+    (found,) = explain([_process(1, _thread("MainThread", wait, main=True, moved=True))])
+    assert found.kind == "unknown" and found.verdict.startswith(
+        "no wait lasts: job@1 is running (at the moment it waits "
+    )
+
+
+def test_who_completes_futures_by_looking_them_up_is_followed():
+    future = {"kind": "future", "name": "reply", "key": "0x5", "ended_by": ["set_result"]}
+    future["users"] = [{"who": "dispatcher", "acts": [], "may": True}]
+    dispatcher = _thread("dispatcher", {"kind": "socket", "file": {"peer": "1.2.3.4:80"}})
+    (found,) = explain([_process(1, _thread("MainThread", future, main=True), dispatcher)])
+    assert "thread dispatcher may complete it, and waits" in found.verdict

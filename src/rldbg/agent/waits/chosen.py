@@ -11,8 +11,9 @@ from .objects import Object
 
 _MOST = 256
 _TORCHRUN = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)|torch/distributed/run\.py")
+_DEFAULT_NAME = re.compile(r"MainProcess|\w*(Process|PoolWorker)-[\d:]+|SyncManager-[\d:]+")
 # The rldbg command and its brokers; not a program that is only in a folder of that name.
-_OURS = re.compile(r"\S+\s+(?:\S*/rldbg(?:\s|$)|-m\s+rldbg\b)")
+OURS = re.compile(r"\S+\s+(?:\S*/rldbg(?:\s|$)|-m\s+rldbg\b)")
 
 
 def chosen_processes(
@@ -56,7 +57,7 @@ def _own_pythons(everyone: Mapping[int, Facts]) -> list[int]:
     """All Python processes of this user, without this one and those above it."""
     above = _above(everyone)
     own = [pid for pid in _pythons(everyone) if pid not in above and _is_own(pid)]
-    return [pid for pid in own if not _OURS.match(everyone[pid]["command"])]
+    return [pid for pid in own if not OURS.match(everyone[pid]["command"])]
 
 
 def _is_own(pid: int) -> bool:
@@ -113,6 +114,22 @@ def told_rank(entry: Facts, modules: Mapping[str, Object]) -> Facts:
         name: int(told[key]) for name, key in (("rank", "RANK"), ("world_size", "WORLD_SIZE")) if _is_number(told, key)
     }
     return found | ({"who": f"{entry['role']}/{found['rank']}"} if "rank" in found else {})
+
+
+def told_name(modules: Mapping[str, Object]) -> Facts:
+    """The name that the user gave a process of multiprocessing; those that it is given otherwise say nothing."""
+    module = modules.get("multiprocessing.process")
+    current = module.get("_current_process") if module is not None else None
+    value = current.get("_name") if current is not None else None
+    name = (value.text() if value is not None else "") or ""
+    return {"process_name": name} if name and not _DEFAULT_NAME.fullmatch(name) else {}
+
+
+def with_given_names(found: list[Facts]) -> list[Facts]:
+    for entry in found:
+        if entry.get("rank") is None and (name := entry.pop("process_name", "")):
+            entry |= {"role": name, "who": f"{name}@{entry['pid']}"}
+    return found
 
 
 def without_inherited_ranks(found: list[Facts]) -> list[Facts]:

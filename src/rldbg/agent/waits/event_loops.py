@@ -192,11 +192,8 @@ def _inner(frame: Frame, expression: ast.expr | None) -> dict[str, Any]:
 def _connected(frames: list[Frame]) -> dict[str, Any]:
     """The connection of a client library that waits for an answer (aiohttp, httpx, websockets)."""
     for frame in frames:
-        for path in _TRANSPORTS:
-            value = frame.variable("self")
-            for name in path:
-                value = value.get(name) if value is not None else None
-            if value is not None and (found := _connection(value)):
+        for transport in transports_of(frame.variable("self")):
+            if found := _connection(transport):
                 return {"kind": "stream"} | found
     # Transports of uvloop keep that in C: the client knows the address that it asks.
     owners = [value for frame in frames if (value := frame.variable("self")) is not None]
@@ -204,6 +201,16 @@ def _connected(frames: list[Frame]) -> dict[str, Any]:
     asked = [where for value in owners for name in _ASKED if (where := value.get(name)) is not None]
     addresses = [f"{host.text()}:{port.number()}" for each in asked for host, port in _host_and_port(each)]
     return {"kind": "stream", "peer": addresses[0], "address": addresses[0]} if addresses else {}
+
+
+def transports_of(value: Object | None) -> Iterator[Object]:
+    """The connections of an object of a client or server library."""
+    for path in _TRANSPORTS:
+        inner = value
+        for name in path:
+            inner = inner.get(name) if inner is not None else None
+        if inner is not None and inner.kind != "NoneType":
+            yield inner
 
 
 def _host_and_port(where: Object) -> Iterator[tuple[Object, Object]]:

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from .blocking import wait_of
-from .chosen import chosen_processes, describe, told_rank, without_inherited_ranks
+from .chosen import (
+    chosen_processes,
+    describe,
+    told_name,
+    told_rank,
+    with_given_names,
+    without_inherited_ranks,
+)
 from .ended import ended_process
 from .kernel import Facts, children_of, thread_facts, tracing_note
 from .layout import LayoutError, MemoryLayout, measured_layout
@@ -64,7 +71,7 @@ def look(
     if apart_s:
         time.sleep(max(apart_s - (time.monotonic() - begun), apart_s / 2))
     found = [looks.natively(pid, mark_moved(before.get(pid, {}), looks.at(pid), apart_s)) for pid in wanted]
-    without_inherited_ranks(found)
+    with_given_names(without_inherited_ranks(found))
     if found:
         troubles = (
             lasting(said_before, nccl_troubles(wanted)) if said_before else [] if apart_s else nccl_troubles(wanted)
@@ -121,7 +128,8 @@ class _Looks:
             try:
                 process = FarProcess(memory)
                 entry |= snapshot(process, self._sources_of(pid), with_locals=self._with_locals)
-                entry |= {"source": "memory"} | told_rank(entry, process.modules())
+                modules = process.modules()
+                entry |= {"source": "memory"} | told_name(modules) | told_rank(entry, modules)
             finally:
                 memory.close()
         except PermissionError:

@@ -42,7 +42,21 @@ def texts_of(argument: ast.expr, place: Frame) -> list[str]:
         return [argument.value] if isinstance(argument.value, str) else []
     if isinstance(argument, ast.List | ast.Tuple):
         return [text for each in argument.elts for text in texts_of(each, place)]
+    if isinstance(argument, ast.JoinedStr):
+        parts = [_part(each, place) for each in argument.values]
+        return ["".join(parts)] if None not in parts else [ast.unparse(argument)[:80]]  # type: ignore[arg-type]
     value = resolve(argument, place)
     if value is None or value.text() is not None:
         return [value.text() or ""] if value is not None else [ast.unparse(argument)[:80]]
     return [text for each in value.elements() if (text := each.text()) is not None]
+
+
+def _part(part: ast.expr, place: Frame) -> str | None:
+    """A part of an f-string as it would be printed, where it is plain."""
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    if not isinstance(part, ast.FormattedValue) or part.format_spec is not None:
+        return None
+    value = resolve(part.value, place)
+    text, number = (value.text(), value.number()) if value is not None else (None, None)
+    return text if text is not None else str(number) if number is not None else None

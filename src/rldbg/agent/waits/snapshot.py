@@ -6,9 +6,10 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from .blocking import wait_of
+from .chosen import OURS
 from .connected import connected_processes, connection_to
 from .ended import ended_process, ended_processes, ended_threads, last_exception
-from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts
+from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts, transports_of
 from .held_locks import held_locks
 from .kernel import (
     POLLING,
@@ -29,7 +30,7 @@ from .looking import Looking, Wait, is_ray_queue, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
-from .source import Sources
+from .source import SETTING, Sources
 from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
 
@@ -46,11 +47,14 @@ _ADDED_TO_STACKS = (
     "holds",
     "place",
     "connections",
+    "calls",
     "sets",
     "shares",
 )
 _MOST_HELD = 100
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
+# These are often kept in a table by request, and ended by who looks them up there.
+_DISPATCHED = ("future", "event")
 _READING = ("queue_get", "stream", "stdin")
 _FILLING = frozenset({"put", "put_nowait", "send", "send_bytes", "put_async", "put_nowait_batch"})
 _OPPOSITE = {
@@ -62,6 +66,7 @@ _OPPOSITE = {
     "semaphore": frozenset({"release"}),
     "barrier": frozenset({"wait"}),
     "future": frozenset({"set_result", "set_exception", "cancel"}),
+    "store": SETTING,
 }
 
 
@@ -90,7 +95,10 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
             frames, sources, _wanted(wait), given_back=str(wait.get("lock") or ""), libraries=in_libraries
         )
         entry["place"] = _place(frames)
-        entry["connections"] = _connections(frames)
+        entry["connections"] = _connections(frames, sources)
+        entry["calls"] = sorted(
+            {name for frame in frames if is_users(frame.file) for name in sources.remote_calls(frame)}
+        )
         entry["sets"] = [key for frame in frames if is_users(frame.file) for key in sources.keys_set(frame)]
     _name_by_others(waiting, sources)
     _relate(waiting, sources)
@@ -175,16 +183,22 @@ def _wanted(wait: Wait) -> set[str]:
     return {str(wait.get("key")), *(choice["key"] for choice in wait.get("choices") or [])}
 
 
-def _connections(frames: Sequence[Frame]) -> list[int]:
-    """The descriptors of the sockets that the current functions use: the user's, and that of a server's request."""
+def _connections(frames: Sequence[Frame], sources: Sources) -> list[int]:
+    """The descriptors of the sockets and pipes that the current functions use: the user's, and that of a server's
+    request."""
     own = [frame for frame in frames if is_users(frame.file) or frame.file.endswith("socketserver.py")]
     named = [value for frame in own for value in frame.locals().values()]
     values = [each for value in named for each in (value, *value.attributes().values(), *value.elements()[:_MOST_HELD])]
+    values += [value for frame in own if is_users(frame.file) for value, _ in sources.names(frame)]
     found = [value.descriptor() for value in values]
     # Those of asyncio's streams are in their transport.
     transports = [value.get("_transport") for value in values if is_a(value, "StreamReader", "StreamWriter")]
+    # Those of a server's request, and of its handler, lead to it.
+    handlers = [value for frame in frames if (value := frame.variable("self")) is not None]
+    transports += [transport for value in (*named, *handlers) for transport in transports_of(value)]
     numbers = [each.get("_sock_fd") for each in transports if each is not None]
     found += [number.number() for number in numbers if number is not None]
+    found += [number for frame in own if is_users(frame.file) for number in sources.files_used(frame)]
     return sorted({each for each in found if each is not None})
 
 
@@ -208,6 +222,12 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
             for other, objects in reached
             if other is not entry and address in objects
         ]
+        if wait["kind"] in _DISPATCHED and not any(user["acts"] for user in wait["users"]):
+            wait["users"] += [
+                {"who": other.get("thread") or other["key"], "acts": [], "may": True}
+                for other, running in waiting
+                if other is not entry and any(is_users(f.file) and sources.may_act(f, opposite) for f in running)
+            ]
         user = users_place(frames)
         place = named_in or (frames[user] if user is not None else None)
         if place is not None and wait.get("name"):
@@ -276,7 +296,9 @@ def _name_groups(waits: list[Wait], modules: Mapping[str, Object]) -> int:
 def _any_process(pid: int, everyone: Mapping[int, Facts], seen: frozenset[int]) -> Facts:
     """A process of any language: its facts, what its first thread waits for as the kernel sees it, and for whom."""
     facts = process_facts(pid)
-    if not facts or facts["state"] != "sleeping":
+    if not facts or OURS.match(facts["command"]):
+        return {}
+    if facts["state"] != "sleeping":
         return facts
     wait = kernel_wait(Looking((), thread_facts(pid, pid), Sources(pid), ended_process))
     below = children_of(pid) if wait is not None and wait["kind"] == "child" else []
@@ -313,6 +335,7 @@ def _look_behind(
         wants_writer = wait["kind"] in _READING or wait.get("call") in ("read", "readv", *POLLING)
         ends = [end for end in ends_of(str(file.get("inode")), dict(everyone)) if end["writes"] == wants_writer]
         wait["ends"] = _known_ends(pid, {end["pid"] for end in ends}, everyone)
+        wait["sockets"] = [[end["pid"], end["descriptor"]] for end in ends]
     if file.get("peer") and (other := other_end(pid, file)) is not None:
         if other == "0" or file.get("connection") == "connecting":
             wait["accepted"] = False
@@ -323,7 +346,9 @@ def _look_behind(
         wait["sockets"] = [[end["pid"], end["descriptor"]] for end in ends]
     elif file.get("kind") == "socket" and not file.get("local") and (peer := unix_peer(str(file["inode"]))):
         # No process has it open before the connection is accepted: who will accept it is unknown.
-        wait["ends"] = sorted({end["pid"] for end in ends_of(peer, dict(everyone))}) or None
+        ends = ends_of(peer, dict(everyone))
+        wait["ends"] = sorted({end["pid"] for end in ends}) or None
+        wait["sockets"] = [[end["pid"], end["descriptor"]] for end in ends]
     pipes = [str(each["inode"]) for each in wait.get("files") or [] if each.get("kind") == "pipe"]
     if pipes:
         wait["ends"] = sorted({end["pid"] for each in pipes for end in ends_of(each, dict(everyone)) if end["writes"]})

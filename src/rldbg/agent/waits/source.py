@@ -11,7 +11,8 @@ from .resolving import resolve, texts_of
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WITH = (ast.With, ast.AsyncWith)
-_SETTING = frozenset({"set", "add", "append", "compare_set", "multi_set", "queue_push"})
+_FILE_CALLS = ("os.read", "os.write", "os.fdopen", "os.sendfile", "os.close")
+SETTING = frozenset({"set", "add", "append", "compare_set", "multi_set", "queue_push"})
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,32 @@ class Sources:
             if line > frame.line or any(_spans(loop, line) for loop in loops):
                 yield node
 
+    def may_act(self, frame: Frame, methods: frozenset[str]) -> bool:
+        """Whether the frame's function calls one of the methods on something that is not known yet: what it takes out
+        of a table, or a variable that has no value so far."""
+        function = self.function(frame)
+        nodes = _run_nodes(function) if isinstance(function, FUNCTIONS) else ()
+        called = [node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+        return any(each.attr in methods and resolve(each.value, frame) is None for each in called)
+
+    def remote_calls(self, frame: Frame) -> Iterator[str]:
+        """Methods of Ray actors that the frame's function calls."""
+        function = self.function(frame)
+        for node in own_nodes(function) if function is not None else ():
+            if isinstance(node, ast.Attribute) and node.attr == "remote":
+                called = _without_options(node.value)
+                if isinstance(called, ast.Attribute):
+                    yield called.attr
+
+    def files_used(self, frame: Frame) -> Iterator[int]:
+        """Descriptors that the frame's function gives to functions of `os`."""
+        function = self.function(frame)
+        for node in own_nodes(function) if function is not None else ():
+            if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in _FILE_CALLS:
+                value = resolve(node.args[0], frame)
+                if value is not None and (number := value.number()) is not None:
+                    yield number
+
     def keys_set(self, frame: Frame) -> list[str]:
         """Keys of torch.distributed stores that the frame's function sets."""
         function = self.function(frame)
@@ -134,7 +161,7 @@ class Sources:
         for node in ast.walk(function) if isinstance(function, FUNCTIONS) else ():
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
                 continue
-            if node.func.attr in _SETTING and is_a(resolve(node.func.value, frame), "Store"):
+            if node.func.attr in SETTING and is_a(resolve(node.func.value, frame), "Store"):
                 found += texts_of(node.args[0], frame)
         return found
 
@@ -188,6 +215,12 @@ class Sources:
                 if node.func.attr in methods and ast.unparse(node.func.value).rpartition(".")[2] == last:
                     found.setdefault(function.name, f"{function.name}:{node.lineno}")
         return list(found.values())
+
+
+def _without_options(node: ast.expr) -> ast.expr:
+    """The method of `method.options(...).remote(...)`."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return called.value if isinstance(called, ast.Attribute) and called.attr == "options" else node
 
 
 def _leaves(node: ast.If) -> bool:

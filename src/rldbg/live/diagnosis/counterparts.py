@@ -49,7 +49,9 @@ def own_server(wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id,
     base, ends = process_id(stack), {descriptor for _, descriptor in wait.get("sockets") or ()}
     own = [each for each in known.values() if each.id[:2] == base and each is not node]
     serving = [each for each in own if each.connections & ends or each.wait.get("descriptor") in ends]
-    answering = [Edge(each.id, "is at the other end") for each in serving]
+    # A library that serves has it too, for the user's handler.
+    handling = [each for each in serving if not each.background] or serving
+    answering = [Edge(each.id, "is at the other end") for each in handling]
     return answering or [
         Edge(each, "runs the event loop that should answer") for each in busy_loops(stack) if each != node.id
     ]

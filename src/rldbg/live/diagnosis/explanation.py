@@ -11,7 +11,7 @@ from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
 from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks
 from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, users_frame
 from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
-from rldbg.live.diagnosis.wait_nodes import nodes_of
+from rldbg.live.diagnosis.wait_nodes import AT_THE_MOMENT, nodes_of
 from rldbg.live.diagnosis.wait_words import clause, sentence
 
 _SENTENCES = 20
@@ -150,6 +150,11 @@ def _all_compute(ranks: Sequence[int], graph: WaitGraph) -> bool:
     return set(ranks) <= {node.rank for node in mains}
 
 
+def _nothing_hangs(nodes: Sequence[Node]) -> str:
+    passing = any(AT_THE_MOMENT in node.activity for node in nodes)
+    return "no wait lasts" if passing else "no process waits for another"
+
+
 def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> HangDiagnosis:
     shown = [node for node in graph.nodes.values() if not node.background and (node.place or node.gone)]
     unanswered = [f"{stack['who']}: {stack['unanswered']}" for stack in stacks if stack.get("unanswered")]
@@ -162,7 +167,7 @@ def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> HangDiagnosis:
     gone = [node for node in shown if node.gone]
     words = "; ".join(clause(node) for node in (gone or shown)[:3])
     return HangDiagnosis(
-        words if gone else f"no process waits for another: {words}",
+        words if gone else f"{_nothing_hangs(shown)}: {words}",
         "gone" if gone else "unknown",
         tuple(sorted({node.rank for node in gone if node.rank is not None})),
         tuple(unanswered),

@@ -69,7 +69,7 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         return f"some never arrived: {gone}" if gone else "no other thread or process is seen that would arrive"
     if kind in DUTIES:
         functions = wait.get("functions") or []
-        listed = " and ".join(name.replace(":", " (line ", 1) + ")" for name in functions[:3])
+        listed = _listed(functions)
         if wait.get("ends") is not None and not [pid for pid in wait["ends"] if pid != stack.get("pid")]:
             nobody = "no other process has its writing end open"
         elif any(user["acts"] for user in wait.get("users") or []):
@@ -82,6 +82,10 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         else:
             nobody = f"no thread or process is seen that would {DUTIES[kind][1]}"
         return f"{nobody}: {gone}" if gone else nobody
+    if kind == "store":
+        functions = _listed(wait.get("functions") or [])
+        setting = f": in its file {functions} would, and no rank is seen running it" if functions else ""
+        return f"no rank is seen that would set it{setting}" + (f"; {gone}" if gone else "")
     if kind == "file_lock" and stack.get("pid") in (wait.get("holders") or ()):
         return "this process holds it itself, through another open file or connection"
     if kind == "disk":
@@ -100,6 +104,10 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
     if kind == "message" and wait.get("ends") == []:
         return "no process is connected to it" + (f": {gone}" if gone else "")
     return gone if kind in ("pipe", "socket", "stream", "message") else ""
+
+
+def _listed(functions: Sequence[str]) -> str:
+    return " and ".join(name.replace(":", " (line ", 1) + ")" for name in functions[:3])
 
 
 def _releases_itself(entry: WaitFacts, wait: WaitFacts) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rldbg.agent import Message, snake_case
 from rldbg.live.diagnosis.entries import process_id
+from rldbg.live.diagnosis.lost_waits import DUTIES
 from rldbg.live.diagnosis.ray_deaths import death_cause, times_restarted
 from rldbg.live.diagnosis.ray_queues import lost_users, queue_actor
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
@@ -77,6 +78,8 @@ class _Joining:
                 self._retries(node)
             elif node.waits and node.kind in _MAY_WAIT_FOR_RAY and not node.edges:
                 self._connect(node)
+            if node.wait.get("functions") and node.kind in DUTIES and not node.edges:
+                self._methods(node)
         return [*self._nodes, *self._added.values(), *self._unwaited()]
 
     def _place(self, node_id: Any, pid: Any) -> tuple[Any, Any]:
@@ -96,6 +99,18 @@ class _Joining:
         node.wait = {**node.wait, "kind": "ray_get", "text": text, "lost": ""}
         for task in pending:
             node.edges += self._edges(task)
+
+    def _methods(self, node: Node) -> None:
+        """What would end the wait is a method of the actor: who calls it, and who may have called it and is gone."""
+        methods = {str(each).partition(":")[0] for each in node.wait["functions"]}
+        others = [each for each in self._nodes if each.id[:2] != node.id[:2] and each.calls & methods]
+        node.edges += [
+            Edge(other.id, f"should call {sorted(other.calls & methods)[0]}")
+            for other in others
+            if not other.background
+        ]
+        lost = "; ".join([*filter(None, [str(node.wait.get("lost") or "")]), *lost_users(self._ray)])
+        node.wait = {**node.wait, "lost": lost if not node.edges else ""}
 
     def _retries(self, node: Node) -> None:
         """A loop that calls a method again and again whose actor has died."""

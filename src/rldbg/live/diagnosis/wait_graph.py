@@ -22,7 +22,7 @@ class Node:
     """Something that can wait: `label` names it, `place` is its line, `wait` what it waits for, if anything.
 
     `activity` is what it does where it does not wait. `background` threads run no code of the user; a library started
-    the task that `serves`."""
+    the task that `serves`; `calls` are methods of Ray actors that its current functions call."""
 
     id: Id
     label: str
@@ -35,6 +35,7 @@ class Node:
     functions: frozenset[str] = frozenset()
     connections: frozenset[int] = frozenset()
     serves: bool = False
+    calls: frozenset[str] = frozenset()
     edges: "list[Edge]" = field(default_factory=list)
 
     @property

@@ -16,8 +16,8 @@ from rldbg.live.diagnosis.entries import (
     thread_key,
 )
 from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, why_lost, workers_keep_ending
-from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
-from rldbg.live.diagnosis.wait_words import exit_text, place_text
+from rldbg.live.diagnosis.wait_graph import RESTING, Edge, Id, Node, WaitFacts
+from rldbg.live.diagnosis.wait_words import exit_text, place_text, thing
 
 _ACTIVITIES = {
     "sleep": "sleeps (time.sleep)",
@@ -32,6 +32,7 @@ _ACTIVITIES = {
 }
 
 
+AT_THE_MOMENT = "at the moment it waits for"
 _OWNED = {"thread": "is that thread", "import": "imports it", "gil": "holds it"}
 _RELATIONS = {"file_lock": "holds it", "child": "is that process", "message": "is connected to it"} | dict.fromkeys(
     ("pipe", "socket", "stream", "poll", "stdin"), "is at the other end"
@@ -155,7 +156,9 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
         looks = "polls without sleeping" if wait["kind"] == "computing" else "polls"
         activity = f"{looks} (a loop {wait['polls']}{'; ' if ended else ''}{', '.join(ended)})"
     if entry.get("moved"):
-        wait, activity = {}, "is running"
+        # It is not stuck: what it waits for now it did not wait for a moment ago.
+        waits = wait.get("kind") not in (None, "", *RESTING)
+        wait, activity = {}, f"is running ({AT_THE_MOMENT} {thing(wait)})" if waits else "is running"
     if wait.get("kind") == "idle" and any(not each.get("background", True) for each in all_entries(stack)):
         activity = "runs its methods in other threads or tasks"
     place = place_text(entry.get("place")) if wait.get("kind") != "idle" else ""
@@ -169,6 +172,7 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
     facts["connections"] = frozenset(entry.get("connections") or ())
     facts["serves"] = bool(entry.get("serves"))
+    facts["calls"] = frozenset(entry.get("calls") or ())
     return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)
 
 
@@ -248,7 +252,7 @@ def _edges(
     idle = [i for i in ids if i in known and known[i].kind == "event_loop" and any(each[:2] == i[:2] for each in joins)]
     ids = [i for i in ids if i not in idle] + [each for each in joins if any(each[:2] == i[:2] for i in idle)]
     found = [Edge(identity, relation) for identity in ids if identity in known]
-    if not found and kind in ("socket", "stream") and stack.get("pid") in (wait.get("ends") or ()):
+    if not found and kind in ("socket", "stream", "pipe") and stack.get("pid") in (wait.get("ends") or ()):
         return own_server(wait, stack, node, known)
     if not found and kind == "socket" and not (wait.get("file") or {}).get("peer"):
         return [Edge(edge.target, "may be at the other end") for edge in _pool_edges(stack, known, threads=False)]
@@ -275,6 +279,9 @@ def _sharing(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> 
 def _completers(stack: WaitFacts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
     """Pools; and for a thread, the tasks of event loops in others, of which it may have started one."""
     pooled = _pool_edges(stack, known, children=False)
+    if any(not known[edge.target].waits for edge in pooled):
+        # The others go on: it does not wait for itself.
+        pooled = [edge for edge in pooled if edge.target != node.id]
     tasks = [(*process_id(stack), "task", task["key"]) for task in stack.get("tasks") or [] if not task["background"]]
     awaited = {edge.target for task in tasks for edge in known[task].edges}
     roots = [Edge(task, "may be what completes it") for task in tasks if task not in awaited and "task" not in node.id]
@@ -297,11 +304,12 @@ def _pool_edges(
 
 
 def _user_edge(user: WaitFacts, stack: WaitFacts, wait: WaitFacts) -> Edge | None:
-    if not user["acts"]:
+    if not user["acts"] and not user.get("may"):
         return None
     for entry in all_entries(stack):
         # Who waits for the same comes to its own part of it only afterwards.
         same = (entry["wait"].get("kind"), entry["wait"].get("key")) == (wait["kind"], wait.get("key"))
         if user["who"] in (entry.get("thread"), entry.get("key")) and not same:
-            return Edge(entry_id(entry, stack), DUTIES[wait["kind"]][0])
+            should, verb = DUTIES[wait["kind"]]
+            return Edge(entry_id(entry, stack), should if user["acts"] else f"may {verb}")
     return None

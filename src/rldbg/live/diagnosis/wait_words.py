@@ -6,6 +6,7 @@ from typing import Any
 
 from rldbg.live.diagnosis.wait_graph import Node
 
+_OUTPUTS = {1: "its standard output", 2: "its standard error"}
 _SIGNALS = {9: "SIGKILL", 15: "SIGTERM", 11: "SIGSEGV", 6: "SIGABRT", 2: "SIGINT", 7: "SIGBUS"}
 
 
@@ -65,7 +66,10 @@ def _socket(wait: Any, _name: str) -> str:
 def _pipe(wait: Any, _name: str) -> str:
     path = str((wait.get("file") or {}).get("path") or "")
     pipe = f"the named pipe {path}" if path.startswith("/") else "a pipe"
-    return f"room in {pipe}" if wait.get("call") == "write" else f"data from {pipe}"
+    output = _OUTPUTS.get((wait.get("file") or {}).get("descriptor", 0), "")
+    if wait.get("call") in ("write", "writev"):
+        return f"room in {output or pipe} ({f'{pipe}, ' if output else ''}full)"
+    return f"data from {pipe}"
 
 
 def _child(wait: Any, name: str) -> str:
@@ -203,6 +207,12 @@ def clause(node: Node) -> str:
     return f"{node.label} {node.activity or 'is running'}{where if node.place and ' at ' not in node.activity else ''}"
 
 
+def _waits_for_itself(relation: str) -> str:
+    if relation.startswith("works for the pool"):
+        return "all threads of the pool that should complete it wait for work of the same pool, as this one (deadlock)"
+    return "it holds that itself (deadlock)" if "holds" in relation else f"it {relation} itself (deadlock)"
+
+
 def _is_guess(step: tuple[Node, Node]) -> bool:
     before, node = step
     return any(edge.relation.startswith("may ") for edge in before.edges if edge.target == node.id)
@@ -214,9 +224,7 @@ def sentence(path: Sequence[Node]) -> str:
     for before, node in pairwise(path):
         relation = next((edge.relation for edge in before.edges if edge.target == node.id), "is waited for")
         if node is before:
-            parts.append(
-                "it holds that itself (deadlock)" if "holds" in relation else f"it {relation} itself (deadlock)"
-            )
+            parts.append(_waits_for_itself(relation))
         elif node is path[0]:
             guess = "may " if any(map(_is_guess, pairwise(path))) else ""
             parts.append(f"{node.label} {relation}, so they {guess}wait for each other (deadlock)")
