@@ -21,6 +21,16 @@ def ended_threads(modules: Mapping[str, Object], pid: int) -> list[Facts]:
     return found
 
 
+def own_threads(modules: Mapping[str, Object]) -> set[int]:
+    """Those of the agent."""
+    found = set()
+    for thread in _remembered(modules, "threading"):
+        native, name = thread.get("_native_id"), thread.get("_name")
+        if native is not None and name is not None and (name.text() or "").startswith("rldbg-"):
+            found.add(native.number() or 0)
+    return found
+
+
 def ended_processes(modules: Mapping[str, Object]) -> list[Facts]:
     found = []
     for process in _remembered(modules, "multiprocessing.process"):

@@ -64,6 +64,12 @@ _SLEPT = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.M)
 _SERVICE = re.compile(
     r"/ray/(dashboard|_private|core|autoscaler)/|/raylet/raylet|gcs_server|ray-dashboard|ray::(DashboardAgent|RuntimeEnvAgent)"
 )
+_WITH_THREADS = {
+    "OpenMP": r"lib[gi]?omp5?[-.]",
+    "OpenBLAS": "openblas",
+    "MKL": "libmkl_",
+    "CUDA": r"libcudart|libcuda\.",
+}
 _STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "traced", "Z": "zombie", "X": "dead"}
 
 
@@ -232,6 +238,19 @@ def process_facts(pid: int) -> Facts:
 def all_processes() -> dict[int, Facts]:
     pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
     return {pid: facts for pid in pids if (facts := process_facts(pid))}
+
+
+def thread_numbers(pid: int) -> set[int]:
+    try:
+        return {int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()}
+    except OSError:
+        return set()
+
+
+def threading_libraries(pid: int) -> list[str]:
+    """Libraries in a process that keep threads of their own, which a fork does not copy."""
+    mapped = read_text(f"/proc/{pid}/maps")
+    return [name for name, file in _WITH_THREADS.items() if re.search(file, mapped)]
 
 
 def children_of(pid: int) -> list[Facts]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from .blocking import wait_of
 from .chosen import OURS
 from .connected import connected_processes, connection_to
-from .ended import ended_process, ended_processes, ended_threads, last_exception
+from .ended import ended_process, ended_processes, ended_threads, last_exception, own_threads
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts, transports_of
 from .held_locks import held_locks
 from .kernel import (
@@ -25,6 +25,8 @@ from .kernel import (
     other_end,
     process_facts,
     thread_facts,
+    thread_numbers,
+    threading_libraries,
 )
 from .looking import Looking, Wait, is_ray_queue, shared_key
 from .objects import Frame, Object, is_a
@@ -80,6 +82,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     # A forked process also has the tasks of its parent, which are not run there.
     every_task = list(all_tasks(modules)) if not forked or any(entry["loops"] for entry in entries) else []
     tasks = [task_facts(task, sources) for task in every_task if is_waiting(task)]
+    _name_native_locks(entries, view.pid, modules)
     waiting: list[tuple[Facts, Sequence[Frame]]] = [
         *((entry, thread.frames) for entry, thread in zip(entries, threads, strict=True)),
         *((task, task["frames"]) for task in tasks),
@@ -172,6 +175,16 @@ def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
         "kernel": {name: kernel[name] for name in ("state", "cpu", "call", "channel", "wakes") if name in kernel},
         "wait": wait_of(looking),
     }
+
+
+def _name_native_locks(entries: Sequence[Facts], pid: int, modules: Mapping[str, Object]) -> None:
+    """A lock of a library in C that is awaited by the only thread of a process: nobody in it can release it, as after a
+    fork, which copies the lock but not the thread that holds it."""
+    blocked = [e for e in entries if e["wait"]["kind"] == "unknown" and e["kernel"].get("call") == "futex"]
+    if not blocked or thread_numbers(pid) - own_threads(modules) != {blocked[0]["native"]}:
+        return
+    if blocked[0]["kernel"].get("state") == "sleeping":
+        blocked[0]["wait"] = {"kind": "native_lock", "libraries": threading_libraries(pid)}
 
 
 def _place(frames: Sequence[Frame]) -> Facts | None:

@@ -82,6 +82,9 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         else:
             nobody = f"no thread or process is seen that would {DUTIES[kind][1]}"
         return f"{nobody}: {gone}" if gone else nobody
+    if kind == "native_lock":
+        forked = "a fork copies such locks without the threads that hold them or wait for work"
+        return f"this process has no other thread that could release it: {forked}; start it by spawn"
     if kind == "store":
         functions = _listed(wait.get("functions") or [])
         setting = f": in its file {functions} would, and no rank is seen running it" if functions else ""

@@ -169,12 +169,18 @@ _THINGS = {
     "rendezvous": lambda wait, name: f"other ranks to join its process group ({wait.get('call')}{_as_rank(wait)})",
     "message": lambda wait, name: f"a message on {named('ZeroMQ socket', name)}",
     "cuda": lambda wait, name: f"the GPU to finish its work ({wait.get('call') or 'torch.cuda synchronize'})",
+    "native_lock": lambda wait, name: _native_lock(wait),
     "gil": lambda wait, name: "the interpreter lock (GIL)",
     "managed": lambda wait, name: f"`{name}.{wait.get('method')}()` of a multiprocessing manager",
     "native": lambda wait, name: f"native code to finish ({', '.join(wait.get('methods') or [])})",
     "ray_get": _ray,
     "ray_task": _ray,
 }
+
+
+def _native_lock(wait: Any) -> str:
+    loaded = ", ".join(wait.get("libraries") or [])
+    return "a lock in native code" + (f" (of a library with threads: {loaded})" if loaded else "")
 
 
 def _unnamed_stream(wait: Any) -> str:
