@@ -96,12 +96,12 @@ class Loop:
         return [(facts, wait) for wait in own if wait["kind"] == kind]
 
     def end(self):
+        tasks = [self.task, *(value for value in self.made if isinstance(value, asyncio.Task))]
+        # At once: the loop is closed as soon as its first task has ended.
+        self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
         for value in self.made:
             if isinstance(value, queue.Queue):
                 value.put(None)
-            elif isinstance(value, asyncio.Task):
-                self.loop.call_soon_threadsafe(value.cancel)
-        self.loop.call_soon_threadsafe(self.task.cancel)
         self.thread.join()
 
 

@@ -101,7 +101,8 @@ def test_ranks_that_wait_for_their_gpu_lead_to_the_one_that_is_elsewhere():
     (found,) = explain([*ranks, _process(2, slow, rank=2, world_size=3)])
     assert found.verdict == (
         "rank 0 waits at job.py:7 (work) for the GPU to finish its work (cudaStreamSynchronize); rank 2 is elsewhere "
-        "(a collective on the GPU may need it), but sleeps (time.sleep) at data.py:9 (load)"
+        "(a collective on the GPU may need it), but sleeps (time.sleep) at data.py:9 (load); "
+        "rank 1 waits in the same way"
     )
     # AND nobody is accused where all of them wait
     assert "elsewhere" not in explain(ranks)[0].verdict
@@ -243,11 +244,12 @@ def test_those_who_wait_for_the_same_semaphore_are_not_expected_to_release_it():
     threads = [_thread(name, _semaphore(["work:9"])) for name in ("client-2", "client-3")]
     (found,) = explain([_process(1, *threads, ended=[{"kind": "thread", "name": "client-0"}])])
     assert found.kind == "gone" and found.verdict.endswith(
-        "no thread is seen holding it: it was acquired and never released; thread client-0 has ended"
+        "no thread is seen holding it: it was acquired and never released; thread client-0 has ended; thread client-3 "
+        "waits in the same way"
     )
     # AND one that is released as a signal by those who wait for it themselves was not acquired by anybody
     (signal,) = explain([_process(1, *(_thread(name, _semaphore(["refill:3"])) for name in ("client-2", "client-3")))])
-    assert signal.verdict.endswith("for semaphore `slots`; all who would release it wait for it as well")
+    assert "for semaphore `slots`; all who would release it wait for it as well" in signal.verdict
 
 
 def test_the_thread_that_has_the_connection_is_at_its_other_end():
@@ -274,7 +276,9 @@ def test_equal_sentences_are_told_once():
     waits = {"kind": "future", "name": "judged", "key": ""}
     threads = [_thread(f"reward_{n}", dict(waits), pooled=True) for n in range(3)]
     (found,) = explain([_process(1, *threads)])
-    assert found.verdict.count("`judged`") == 1 and found.verdict.endswith("; so do thread reward_1, thread reward_2")
+    assert found.verdict.count("`judged`") == 1 and found.verdict.endswith(
+        "; thread reward_1, thread reward_2 wait in the same way"
+    )
 
 
 def test_who_has_not_arrived_at_a_barrier_is_followed():

@@ -33,6 +33,8 @@ _RING_FIXES = {
 
 # Counters of collectives say more about these waits than stacks.
 _IN_COLLECTIVES = frozenset({"collective", "cuda"})
+# Waits of ranks for each other.
+_COMMON = frozenset({"collective", "cuda", "rendezvous"})
 _WHOLE = frozenset({"is awaited", "is that process", "is that thread", "is at the other end"})
 
 
@@ -65,7 +67,7 @@ def explain(
         # Why these ranks are missing is explained together with the collective.
         ways = [way for way in ways if way[0].rank not in collectives.ranks]
     found = [HangDiagnosis(text, "nccl_error", ()) for text in nccl_errors(known)]
-    found += [_diagnosis(each) for each in _told_once(ways)]
+    found += [_diagnosis(each, graph) for each in _told_once(ways)]
     if collectives is not None:
         told = _with_reasons(collectives, graph)
         return [told, *(each for each in found if not set(each.ranks) & set(collectives.ranks))][:_SENTENCES]
@@ -92,8 +94,12 @@ def _told_once(ways: Sequence[Sequence[Node]]) -> list[list[Sequence[Node]]]:
     return list(found.values())
 
 
-def _diagnosis(ways: Sequence[Sequence[Node]]) -> HangDiagnosis:
-    way, others = ways[0], [other[0].label for other in ways[1:]]
+def _diagnosis(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> HangDiagnosis:
+    way, nodes = ways[0], graph.nodes.values()
+    told = {node.id for each in ways for node in each}
+    alike = [node for node in nodes if node.id not in told and not node.background and _same_wait(node, way[0])]
+    others = [other[0].label for other in ways[1:]] + [node.label for node in alike]
+    told |= {node.id for node in alike}
     last = way[-1]
     ring = len(way) > 1 and last is way[0]
     blamed = (node for each in ways for node in (each if ring else each[-1:]))
@@ -104,12 +110,33 @@ def _diagnosis(ways: Sequence[Sequence[Node]]) -> HangDiagnosis:
         kind = "polling" if len(way) > 1 else "unknown"
     if kind == "sleep" and len(way) > 1 and _sleeps_again(last) and _completes(way[-2], last):
         kind = "busy"
-    alike = len({node.kind for node in way}) == 1
-    fix = (_RING_FIXES.get(last.kind, "") if alike else "") if ring else _FIXES.get(kind, "")
+    uniform = len({node.kind for node in way}) == 1
+    fix = (_RING_FIXES.get(last.kind, "") if uniform else "") if ring else _FIXES.get(kind, "")
     where = "" if ranks else ", ".join(dict.fromkeys([*(node.label for node in way), *others]))
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-    same = f"; so {'does' if len(others) == 1 else 'do'} {', '.join(others[:3])}{more}" if others else ""
+    verb = "waits" if len(others) == 1 else "wait"
+    same = f"; {', '.join(others[:3])}{more} {verb} in the same way" if others else ""
+    same += _held_up(way, [node for node in nodes if node.id not in told])
     return HangDiagnosis(sentence(way) + same, kind, ranks, (), (fix,) if fix else (), where)
+
+
+def _same_wait(node: Node, other: Node) -> bool:
+    """Whether two wait for the same object of a process, or in the same collective."""
+    if node.kind != other.kind or not node.waits:
+        return False
+    if node.kind in _COMMON:
+        return all(node.wait.get(each) == other.wait.get(each) for each in ("op", "group", "peer", "call"))
+    return bool(node.wait.get("key")) and node.id[:2] == other.id[:2] and node.wait["key"] == other.wait.get("key")
+
+
+def _held_up(way: Sequence[Node], others: Sequence[Node]) -> str:
+    """Who waits for one of these nodes and is not in the sentence so far: the main thread, if it does."""
+    ids = {node.id for node in way}
+    waiting = [
+        node for node in others if node.waits and not node.background and any(edge.target in ids for edge in node.edges)
+    ]
+    first = min(waiting, key=lambda node: node.id[2:] != ("main",), default=None)
+    return f"; because of that {clause(first)}" if first is not None else ""
 
 
 def _sleeps_again(node: Node) -> bool:
