@@ -24,7 +24,8 @@ def wait_of(looking: Looking) -> Wait:
 
 def _at_line(looking: Looking) -> Wait | None:
     """The innermost line, the user's or of a library, waits in C: what it calls, and on what."""
-    if not looking.frames:
+    blocked = looking.kernel.get("call") in (None, "", "futex")
+    if not looking.frames or (looking.user and not blocked):
         return None
     place = looking.frames[0]
     calls = looking.sources.calls_at(place)
@@ -48,7 +49,6 @@ def _at_line(looking: Looking) -> Wait | None:
             return {"kind": "message", "name": call.name}
         elif call.method in ("wait", "synchronize") and is_a(value, "Work"):
             return {"kind": "collective", "name": call.name, "group": "", **_begun(call, looking)}
-    blocked = looking.kernel.get("call") in (None, "", "futex")
     if locks and blocked:
         wait = {"kind": "lock", "choices": locks, "name": locks[0]["name"], "key": locks[0]["key"]}
         inside = {"file": place.file, "line": place.line, "function": place.function}

@@ -57,6 +57,8 @@ _MOST_HELD = 100
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 # These are often kept in a table by request, and ended by who looks them up there.
 _DISPATCHED = ("future", "event")
+# Waits that are followed through processes which are not inspected otherwise, and through how many.
+_FOLLOWED, _MOST_BEHIND = ("child", "pipe", "stdin"), 4
 _READING = ("queue_get", "stream", "stdin")
 _FILLING = frozenset({"put", "put_nowait", "send", "send_bytes", "put_async", "put_nowait_batch"})
 _OPPOSITE = {
@@ -315,7 +317,7 @@ def _any_process(pid: int, everyone: Mapping[int, Facts], seen: frozenset[int]) 
         return facts
     wait = kernel_wait(Looking((), thread_facts(pid, pid), Sources(pid), ended_process))
     below = children_of(pid) if wait is not None and wait["kind"] == "child" else []
-    if wait is not None:
+    if wait is not None and wait["kind"] in _FOLLOWED and len(seen) < _MOST_BEHIND:
         _look_behind(wait, pid, everyone, seen | {pid}, [child["pid"] for child in below])
     return facts | {"wait": wait, "children": below}
 
