@@ -36,8 +36,15 @@ def held_locks(
             key, name = lock_key(value, ast.unparse(expression)), ast.unparse(expression)
             if key != given_back:
                 place = {"file": frame.file, "line": frame.line, "function": frame.function}
-                found.setdefault(key, place | {"key": key, "name": name})
+                found.setdefault(key, place | {"key": key, "name": name, "loops": _loops(expression, frame, sources)})
     return list(found.values())
+
+
+def _loops(expression: ast.expr, frame: Frame, sources: Sources) -> bool:
+    """Whether the line is in a loop that begins after the lock was taken: it is held through all rounds."""
+    begun = getattr(expression, "lineno", 0)
+    around = [node for node in sources.on_line(frame) if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
+    return any((loop.lineno, loop.col_offset) > (begun, getattr(expression, "col_offset", 0)) for loop in around)
 
 
 class _Taken:

@@ -75,8 +75,7 @@ _STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "t
 
 def thread_facts(pid: int, tid: int) -> Facts:
     """`state`, `cpu` (clock ticks used), and where the kernel tells: `call`, `arguments`, `file`, `channel`. `wakes`
-    counts how often it has slept, where it is in a call that ends by what it waits for and by nothing else, or by
-    time."""
+    counts how often it has slept; a call with `one_end` ends by what it waits for and by nothing else, or by time."""
     folder = f"/proc/{pid}/task/{tid}"
     words = read_text(f"{folder}/stat").rpartition(")")[2].split()
     if len(words) < 13:
@@ -90,7 +89,8 @@ def thread_facts(pid: int, tid: int) -> Facts:
         arguments = [int(word, 16) for word in call[1:7]]
         facts["arguments"] = arguments
         telling = facts["call"] in _ENDED_BY_ONE_THING or (facts["call"] == "futex" and not arguments[_FUTEX_TIMEOUT])
-        if telling and (slept := _SLEPT.search(read_text(f"{folder}/status"))):
+        facts["one_end"] = telling
+        if slept := _SLEPT.search(read_text(f"{folder}/status")):
             facts["wakes"] = int(slept[1])
         if facts["call"] in POLLING:
             polled = _polled(pid, facts["call"], arguments)

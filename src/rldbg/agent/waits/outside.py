@@ -39,7 +39,11 @@ _RAY_TASK_DIGITS = 48
 # What reading a process raises that changes while it is read.
 _CHANGED_MEANWHILE = (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error)
 # Who is woken from these got what it waited for, and waits for the next; a condition may have been notified in vain.
-_ENDED_BY_WAKING = frozenset({"lock", "queue_get", "queue_put", "event", "semaphore", "barrier", "pipe"})
+_ENDED_BY_WAKING = frozenset(
+    {"lock", "queue_get", "queue_put", "event", "semaphore", "barrier", "pipe", "future", "thread"}
+)
+# Who waits for one of these uses no CPU time; the share that one who takes them again and again uses at least.
+_SHARE_OF_MOVING = 0.05
 
 # These use CPU time while they wait.
 _SPINNING = frozenset({"cuda", "collective"})
@@ -186,21 +190,29 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
         if old is None:
             continue
         used_s = (thread["kernel"].get("cpu", 0) - old["kernel"].get("cpu", 0)) / ticks
-        if used_s > 0.5 * apart_s and thread["wait"]["kind"] not in _SPINNING:
+        kind, woken = thread["wait"]["kind"], not before.get("spied") and _was_woken(old, thread)
+        ends = kind in _ENDED_BY_WAKING and (woken or used_s > max(_SHARE_OF_MOVING * apart_s, 1.5 / ticks))
+        if used_s > 0.5 * apart_s and kind not in _SPINNING:
+            thread["holds"] = [*(thread.get("holds") or []), *_may_hold(thread)]
             thread["wait"] = {"kind": "computing"}
-        elif _places(old) != _places(thread) or _asks_anew(old, thread):
+        elif ends or _places(old) != _places(thread) or _asks_anew(old, thread):
+            thread["holds"] = [*(thread.get("holds") or []), *_may_hold(thread)]
             thread["moved"] = True
-        elif not before.get("spied") and _was_woken(old, thread):
-            if thread["wait"]["kind"] in _ENDED_BY_WAKING:
-                thread["moved"] = True
-            elif thread["wait"]["kind"] == "sleep":
-                thread["wait"]["again"] = True
+        elif woken and kind == "sleep":
+            thread["wait"]["again"] = True
     return after
+
+
+def _may_hold(thread: Facts) -> list[Facts]:
+    """A thread that goes on has from time to time the locks that its line takes."""
+    choices = thread["wait"].get("choices") or []
+    place = thread.get("place") or {}
+    return [{**place, "key": each["key"], "name": each["name"], "loops": False} for each in choices if place]
 
 
 def _was_woken(old: Facts, thread: Facts) -> bool:
     before, now = old["kernel"].get("wakes"), thread["kernel"].get("wakes")
-    return None not in (before, now) and before != now
+    return bool(thread["kernel"].get("one_end")) and None not in (before, now) and before != now
 
 
 def _asks_anew(old: Facts, thread: Facts) -> bool:

@@ -174,7 +174,9 @@ def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
         "daemon": thread.daemon,
         "serves": any(frame.file.endswith("grpc/_server.py") for frame in thread.frames),
         "frames": [frame_facts(frame) for frame in thread.frames],
-        "kernel": {name: kernel[name] for name in ("state", "cpu", "call", "channel", "wakes") if name in kernel},
+        "kernel": {
+            name: kernel[name] for name in ("state", "cpu", "call", "channel", "wakes", "one_end") if name in kernel
+        },
         "wait": wait_of(looking),
     }
 

@@ -19,7 +19,8 @@ def lock_edges(wait: WaitFacts, stack: WaitFacts, node: Node, stacks: Sequence[W
                     identity = entry_id(entry, holder)
                     where = place_text(held)
                     taken = f"holds it (as `{held['name']}`, in {where})"
-                    found = [Edge(identity, taken)] if choice.get("owner") else [*found, Edge(identity, taken)]
+                    edge = Edge(identity, taken, passes=not held.get("loops", True))
+                    found = [edge] if choice.get("owner") else [*found, edge]
         if found:
             node.wait = {**node.wait, "name": choice["name"], "key": choice["key"]}
             return found

@@ -35,7 +35,8 @@ _RING_FIXES = {
 _IN_COLLECTIVES = frozenset({"collective", "cuda"})
 # Waits of ranks for each other.
 _COMMON = frozenset({"collective", "cuda", "rendezvous"})
-_WHOLE = frozenset({"is awaited", "is that process", "is that thread", "is at the other end"})
+_AT_IT = ("runs ", "works for ")
+_WHOLE = frozenset({"is awaited", "is that process", "is that thread", "is at the other end", "should complete it"})
 
 
 def explain(
@@ -147,8 +148,8 @@ def _sleeps_again(node: Node) -> bool:
 
 def _completes(waiting: Node, other: Node) -> bool:
     """Whether the wait ends with what the other does as a whole: whoever sleeps again and again is at it."""
-    relations = [edge.relation for edge in waiting.edges if edge.target == other.id]
-    return any(each.startswith("runs ") or each in _WHOLE for each in relations)
+    edges = [edge for edge in waiting.edges if edge.target == other.id]
+    return any(edge.passes or edge.relation.startswith(_AT_IT) or edge.relation in _WHOLE for edge in edges)
 
 
 def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:

@@ -78,6 +78,7 @@ class _Joining:
                 self._retries(node)
             elif node.waits and node.kind in _MAY_WAIT_FOR_RAY and not node.edges:
                 self._connect(node)
+        for node in self._nodes:
             if node.wait.get("functions") and node.kind in DUTIES and not node.edges:
                 self._methods(node)
         return [*self._nodes, *self._added.values(), *self._unwaited()]
@@ -104,6 +105,8 @@ class _Joining:
         """What would end the wait is a method of the actor: who calls it, and who may have called it and is gone."""
         methods = {str(each).partition(":")[0] for each in node.wait["functions"]}
         others = [each for each in self._nodes if each.id[:2] != node.id[:2] and each.calls & methods]
+        # Who waits for an answer of this process has called it already.
+        others = [each for each in others if all(edge.target[:2] != node.id[:2] for edge in each.edges)]
         node.edges += [
             Edge(other.id, f"should call {sorted(other.calls & methods)[0]}")
             for other in others

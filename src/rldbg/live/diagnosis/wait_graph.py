@@ -49,10 +49,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """`relation` is the target's part in the wait: "holds it", "should put an item in"."""
+    """`relation` is the target's part in the wait: "holds it", "should put an item in". A part that `passes` is over as
+    soon as the target goes on."""
 
     target: Id
     relation: str
+    passes: bool = False
 
 
 class WaitGraph:

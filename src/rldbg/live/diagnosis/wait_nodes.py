@@ -105,7 +105,8 @@ def _stranger(host: Any, facts: WaitFacts) -> Node:
     label = f"process {facts['pid']} ({str(facts['command'])[:60]})"
     wait = facts.get("wait") or {}
     gone = ended or facts["state"] == "stopped"
-    return Node((host, facts["pid"], "process"), label, wait=wait, activity=activity, gone=gone)
+    # It matters only to who waits for it.
+    return Node((host, facts["pid"], "process"), label, wait=wait, activity=activity, gone=gone, background=True)
 
 
 def _label(thread: WaitFacts, who: str, *, alone: bool, single: bool) -> str:
