@@ -24,7 +24,8 @@ def wait_of(looking: Looking) -> Wait:
 
 def _at_line(looking: Looking) -> Wait | None:
     """The innermost line, the user's or of a library, waits in C: what it calls, and on what."""
-    blocked = looking.kernel.get("call") in (None, "", "futex")
+    # A thread that is running has what its line takes.
+    blocked = looking.kernel.get("call") in (None, "", "futex") and looking.kernel.get("state") != "running"
     if not looking.frames or (looking.user and not blocked):
         return None
     place = looking.frames[0]

@@ -116,13 +116,13 @@ def told_rank(entry: Facts, modules: Mapping[str, Object]) -> Facts:
     return found | ({"who": f"{entry['role']}/{found['rank']}"} if "rank" in found else {})
 
 
-def told_name(modules: Mapping[str, Object]) -> Facts:
+def given_name(modules: Mapping[str, Object]) -> str:
     """The name that the user gave a process of multiprocessing; those that it is given otherwise say nothing."""
     module = modules.get("multiprocessing.process")
     current = module.get("_current_process") if module is not None else None
     value = current.get("_name") if current is not None else None
     name = (value.text() if value is not None else "") or ""
-    return {"process_name": name} if name and not _DEFAULT_NAME.fullmatch(name) else {}
+    return "" if _DEFAULT_NAME.fullmatch(name) else name
 
 
 def with_given_names(found: list[Facts]) -> list[Facts]:

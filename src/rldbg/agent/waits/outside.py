@@ -3,6 +3,7 @@
 `main` reads a request (a JSON object) from its first argument and prints a JSON list, also from a zip file elsewhere.
 """
 
+import contextlib
 import json
 import os
 import struct
@@ -17,7 +18,6 @@ from .blocking import wait_of
 from .chosen import (
     chosen_processes,
     describe,
-    told_name,
     told_rank,
     with_given_names,
     without_inherited_ranks,
@@ -38,6 +38,8 @@ from .spied import SpiedProcess, find_py_spy, spied_threads
 _RAY_TASK_DIGITS = 48
 # What reading a process raises that changes while it is read.
 _CHANGED_MEANWHILE = (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error)
+# A process that runs is often in another place when it is read again.
+_TRIES = 5
 # Who is woken from these got what it waited for, and waits for the next; a condition may have been notified in vain.
 _ENDED_BY_WAKING = frozenset(
     {"lock", "queue_get", "queue_put", "event", "semaphore", "barrier", "pipe", "future", "thread"}
@@ -102,9 +104,11 @@ class _Looks:
         except (OSError, LayoutError):
             return {}
         try:
-            threads = [replace(thread, frames=own_frames(thread.frames)) for thread in FarProcess(memory).threads()]
-            return {"children": children_of(pid), "threads": [self._glanced(pid, thread) for thread in threads]}
-        except (OSError, LayoutError, *_CHANGED_MEANWHILE):
+            for _ in range(_TRIES):
+                with contextlib.suppress(OSError, LayoutError, *_CHANGED_MEANWHILE):
+                    seen = FarProcess(memory).threads()
+                    threads = [replace(thread, frames=own_frames(thread.frames)) for thread in seen]
+                    return {"children": children_of(pid), "threads": [self._glanced(pid, thread) for thread in threads]}
             return {}
         finally:
             memory.close()
@@ -132,8 +136,7 @@ class _Looks:
             try:
                 process = FarProcess(memory)
                 entry |= snapshot(process, self._sources_of(pid), with_locals=self._with_locals)
-                modules = process.modules()
-                entry |= {"source": "memory"} | told_name(modules) | told_rank(entry, modules)
+                entry |= {"source": "memory"} | told_rank(entry, process.modules())
             finally:
                 memory.close()
         except PermissionError:

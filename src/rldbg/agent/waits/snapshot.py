@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from .blocking import wait_of
-from .chosen import OURS
+from .chosen import OURS, given_name
 from .connected import connected_processes, connection_to
 from .ended import ended_process, ended_processes, ended_threads, last_exception, own_threads
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts, transports_of
@@ -127,6 +127,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         "children": children_of(view.pid),
         "raised": last_exception(modules),
         "forked": forked,
+        "process_name": given_name(modules),
         "distributed": ranks,
     }
 

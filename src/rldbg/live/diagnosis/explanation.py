@@ -46,7 +46,7 @@ def explain(
     for first, after in zip(before, stacks, strict=False):
         if first.get("pid") == after.get("pid") and all("native" in t for t in after.get("threads") or [{}]):
             mark_moved(first, after, LOOKS_APART_S)
-    known = [_with_crash(stack) for stack in stacks]
+    known = [_with_name(_with_crash(stack)) for stack in stacks]
     if ray:
         # Not loaded where there is no Ray.
         from rldbg.live.diagnosis.ray_queues import with_queue_ids
@@ -85,6 +85,12 @@ def wait_of(stacks: Sequence[Message], pid: int, host: str) -> str:
 def _with_crash(stack: Message) -> Message:
     """Adds the line of the user's code that raised, from the crash file if it can be read here."""
     return stack | {"raised_at": users_frame(frames)} if (frames := raised_frames(stack)) else stack
+
+
+def _with_name(stack: Message) -> Message:
+    """Adds the name that the user gave a process to what the agent calls it."""
+    name = str(stack.get("process_name") or "") if stack.get("rank") is None else ""
+    return stack | {"who": f"{stack['who']} ({name})"} if name and name not in str(stack["who"]) else stack
 
 
 def _told_once(ways: Sequence[Sequence[Node]]) -> list[list[Sequence[Node]]]:
