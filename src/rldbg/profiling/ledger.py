@@ -7,7 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import mean, median
+from statistics import median
+
+import numpy as np
 
 from rldbg.agent.profiling import SLEEPS
 from rldbg.profiling.tracks import PhaseSpan, Track, self_times, with_inner
@@ -16,9 +18,9 @@ _KIB_PER_MIB = 1024
 # The first steps allocate what stays: caches, buffers, states of the optimizer.
 _WARM_UP = 3
 _FEWEST_STEPS = 8
+# All pairs of steps are compared.
+_MOST_STEPS = 500
 _LEAST_MIB_PER_STEP = 0.25
-# Steps over which growth is seen although allocators take memory in lumps.
-_LUMP = 4
 # Of all pairs of steps, the later one holds more in at least this share.
 _RISING = 0.9
 
@@ -99,55 +101,52 @@ def residues_of(title: str, track: Track) -> list[Residue]:
 
 
 def _leak(title: str, track: Track, name: str, at: int) -> Leak | None:
-    """Theil and Sen's slope of the memory at the end of each step, if it really rises."""
+    """Growth of the memory at the end of each step that lasts to the end of the run."""
     ends: dict[int, int] = {}
     for span in sorted(track.spans, key=lambda each: each.end_ns):
         held = _exit(span, at)
         if span.step >= 0 and held is not None:
             ends[span.step] = held
-    steps = sorted(ends)[_WARM_UP:]
-    flat = _last_flat(steps, [ends[step] for step in steps])
-    if flat is None:
+    steps = sorted(ends)
+    warm, steps = steps[:_WARM_UP], steps[_WARM_UP:][-_MOST_STEPS:]
+    if len(steps) < _FEWEST_STEPS:
         return None
-    since = steps[flat:]
-    slope = _slope(since, [ends[step] for step in since]) / _KIB_PER_MIB
-    before = [step for step in ends if step < since[0]][-1:]
-    grew = flat == 0 and bool(before) and ends[since[0]] - ends[before[0]] >= slope * _KIB_PER_MIB / 2
-    begins = since[0] if grew else since[1]
-    return Leak(title, name, _phase_that_gains(track, begins, at, slope), begins, slope, len(since))
-
-
-def _last_flat(steps: Sequence[int], held: Sequence[int]) -> int | None:
-    """The step after which the growth begins that lasts to the end; None when the end does not grow. Allocators grow in
-    lumps and sometimes return a little, so single steps do not count."""
-    last = len(steps) - _FEWEST_STEPS
-    if last < 0 or not _rises(steps[last:], held[last:]):
+    bend = _bend(steps, [ends[step] for step in steps])
+    since = steps[bend:]
+    held_since = [ends[step] for step in since]
+    if not _rises(since, held_since):
         return None
-    rate = _slope(steps[last:], held[last:])
-    first = last
-    while first >= _LUMP and held[first] - held[first - _LUMP] >= rate / 2 * (steps[first] - steps[first - _LUMP]):
-        first -= 1
-    near = range(max(first - 2 * _LUMP, 0), min(first + 2 * _LUMP, last) + 1)
-    begin = near[0]
-    return min(near, key=lambda flat: _misfit(steps[begin:], held[begin:], steps[flat]))
+    slope = _slope(since, held_since)
+    # Growth is measured from the end of the step before.
+    grew_before = bend == 0 and warm and ends[since[0]] - ends[warm[-1]] >= slope / 2
+    begins = since[0] if grew_before else since[1]
+    mib = slope / _KIB_PER_MIB
+    return Leak(title, name, _phase_that_gains(track, begins, at, mib), begins, mib, len(since))
 
 
-def _misfit(steps: Sequence[int], held: Sequence[int], flat: int) -> float:
-    """Squared distance to the nearest line that is level up to a step and rises from there on."""
-    risen = [max(step - flat, 0) for step in steps]
-    middle, centre = mean(risen), mean(held)
-    spread = sum((x - middle) ** 2 for x in risen)
-    slope = sum((x - middle) * (y - centre) for x, y in zip(risen, held, strict=True)) / spread if spread else 0.0
-    return sum((y - centre - slope * (x - middle)) ** 2 for x, y in zip(risen, held, strict=True))
+def _bend(steps: Sequence[int], held: Sequence[int]) -> int:
+    """Where a level line that bends upwards fits best: the index of the last step before the growth."""
+    at, values = np.asarray(steps, np.float64), np.asarray(held, np.float64)
+    centred = values - values.mean()
+    explained = []
+    for bend in range(len(steps) - _FEWEST_STEPS + 1):
+        grown = np.maximum(at - at[bend], 0.0)
+        grown -= grown.mean()
+        explained.append(max(float(grown @ centred), 0.0) ** 2 / float(grown @ grown))
+    return int(np.argmax(explained))
 
 
 def _rises(steps: Sequence[int], held: Sequence[int]) -> bool:
-    pairs = list(combinations(range(len(steps)), 2))
-    rising = sum(held[later] > held[earlier] for earlier, later in pairs)
-    return rising >= _RISING * len(pairs) and _slope(steps, held) >= _LEAST_MIB_PER_STEP * _KIB_PER_MIB
+    """Whether the later of two steps nearly always holds more, and the last steps grow as those before them did."""
+    pairs = list(combinations(held, 2))
+    # Allocators take memory in portions: steps that hold the same speak neither for growth nor against it.
+    rising = sum(1.0 if later > earlier else 0.5 if later == earlier else 0.0 for earlier, later in pairs)
+    slope, last = _slope(steps, held), _slope(steps[-_FEWEST_STEPS:], held[-_FEWEST_STEPS:])
+    return rising >= _RISING * len(pairs) and slope >= _LEAST_MIB_PER_STEP * _KIB_PER_MIB and last >= slope / 2
 
 
 def _slope(steps: Sequence[int], held: Sequence[int]) -> float:
+    """Theil and Sen's."""
     pairs = combinations(range(len(steps)), 2)
     return median((held[b] - held[a]) / (steps[b] - steps[a]) for a, b in pairs)
 

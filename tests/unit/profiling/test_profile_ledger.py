@@ -59,6 +59,25 @@ def test_the_first_step_that_leaks_is_named() -> None:
     assert "since step 18, in phase update" in leak.text
 
 
+@pytest.mark.parametrize("noise", [400, 1500])
+def test_a_leak_is_named_and_dated_although_memory_goes_up_and_down(noise: int) -> None:
+    (leak,) = leaks_of("policy/0", run_of(30, leak_kib=MIB, begins=9, noise=noise))
+    assert abs(leak.first_step - 9) <= 2
+    assert leak.mib_per_step == pytest.approx(1.0, rel=0.2)
+
+
+def test_a_leak_is_named_although_the_allocator_takes_memory_in_portions() -> None:
+    held = [44, 44, 44, 44, 46, 46, 47, 47, 49, 49, 50, 51, 51, 53, 53, 54, 55, 55, 57, 57]
+    spans = [PhaseSpan("rollout", s * 10 * MS, MS, s, 1, [0, 0, mib * MIB]) for s, mib in enumerate(held)]
+    (leak,) = leaks_of("policy/0", track(spans))
+    assert leak.first_step in (4, 5)
+
+
+def test_growth_that_has_ended_is_no_leak() -> None:
+    spans = [PhaseSpan("rollout", s * 10 * MS, MS, s, 1, [0, 0, min(s, 20) * MIB]) for s in range(30)]
+    assert leaks_of("p", track(spans)) == []
+
+
 @pytest.mark.parametrize("noise", [0, 300, 5000])
 def test_memory_that_does_not_grow_is_no_leak(noise: int) -> None:
     assert leaks_of("p", run_of(60, leak_kib=0, noise=noise)) == []
