@@ -199,3 +199,15 @@ def test_a_worker_of_ray_that_becomes_an_actor_has_its_name_in_the_report(tmp_pa
         pass
     (track,) = read_tracks(tmp_path)
     assert (track.worker, track.rank) == ("policy", 1)
+
+
+@pytest.mark.parametrize(("worked_s", "processes"), [(0.0, 1), (3600.0, 0)])
+def test_a_process_that_worked_without_phases_is_known_when_it_ends(tmp_path, monkeypatch, worked_s, processes):
+    who = {"role": "reward_server", "rank": None, "host": "h", "pid": 1, "kind": "process"}
+    monkeypatch.setattr(Profile, "_identity", lambda _self: who)
+    monkeypatch.setattr(Profile, "_measure_clock", lambda _self: None)
+    monkeypatch.setattr("rldbg.agent.profiling.process._WORKED_S", worked_s)
+    (books_of(tmp_path) / "phases").mkdir(parents=True)
+    profile = Profile(Plan("phases", (), str(tmp_path / "profiles"), str(books_of(tmp_path))), None, None)
+    profile.finish()
+    assert [track.worker for track in read_tracks(tmp_path)] == ["reward_server"] * processes

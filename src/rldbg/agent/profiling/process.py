@@ -33,6 +33,8 @@ from .window import ProfileWindow, leave_step_marks, torch_is_imported
 
 ATTRIBUTE = "_rldbg_profile"
 _FINISH_S = 120.0
+# Helpers that only ask for something end sooner.
+_WORKED_S = 1.0
 
 
 def begin() -> None:
@@ -89,6 +91,7 @@ class Profile:
         self._choice: ChosenWorker | None = choose_this_process(plan)
         self._has_chosen = self._choice is not None
         self._number = BEFORE_STEPS
+        self._started = time.monotonic()
         self._is_told = False
         self._selection = ActorSelection(plan, self._finish_others)
         self._phases = Phases(
@@ -98,6 +101,7 @@ class Profile:
 
     def start(self) -> None:
         if self._choice is not None:
+            self._phases.announce()
             self._make_window(self._choice)
         AfterImports(self._watched()).install()
         atexit.register(self.finish)
@@ -248,7 +252,10 @@ class Profile:
     # Closing.
 
     def finish(self) -> None:
-        """Whatever is open is closed and written."""
+        """Whatever is open is closed and written. A process that has worked for a while without torch, Ray and phases
+        (a server of rewards, an environment) is known by now."""
+        if time.monotonic() - self._started >= _WORKED_S:
+            self._phases.announce()
         if self._window is not None:
             self._window.finish()
 
