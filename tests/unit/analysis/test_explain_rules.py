@@ -13,7 +13,7 @@ from rldbg.analysis.explain.advantage_rules import Scored, _shaped, shape_of
 from rldbg.analysis.explain.aggregation import MiniBatchTotals, PassStatistics
 from rldbg.analysis.explain.evidence import Explanation
 from rldbg.analysis.explain.loss_model import _FORMS, _Tried
-from rldbg.analysis.explain.loss_rules import LossPass, LossPasses, LossRule, divided_by
+from rldbg.analysis.explain.loss_rules import FixedDivisor, LossPass, LossPasses, LossRule
 from rldbg.analysis.explain.loss_variations import near_rules
 from rldbg.analysis.explain.permuted import permutation, permuted_rows
 from rldbg.analysis.explain.ranking import ranked
@@ -285,14 +285,14 @@ def test_tokens_that_are_left_out_of_all_terms_are_told_from_those_of_one(kept_i
 @pytest.mark.parametrize(("divisor", "known"), [(160, True), (28.123456, False)])
 def test_a_divisor_of_its_own_is_found_if_it_is_a_plain_number(divisor, known):
     passes = list(with_kl(clipped_passes((None, None))))
-    whole = RULE._replace(reduction=divided_by(divisor))
+    whole = RULE._replace(reduction=FixedDivisor(divisor))
     passes = [item._replace(number=_loss(item, whole)) for item in passes]
     passes = [item._replace(ratio=np.ones(len(item.ratio))) for item in passes[:5]] + passes[5:]
     passes = [item._replace(number=_loss(item, whole)) for item in passes]
     tried = _Tried(LossPasses(passes))
     assert not list(tried.fitting(PLAIN._replace(reduction=""), ("kl",)))
     found = {rule.reduction for rule in tried.divided(PLAIN._replace(reduction=""), ("kl",))}
-    assert found == ({divided_by(divisor)} if known else set())
+    assert found == ({FixedDivisor(divisor)} if known else set())
 
 
 @pytest.mark.parametrize(

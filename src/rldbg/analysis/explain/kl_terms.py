@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from rldbg.analysis.explain.aggregation import Pass, PassStatistics, fitting_rules, mask_of, rules_of, totals_of
-from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, largest
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, either, largest
 from rldbg.analysis.explain.passes import MicroPass, SideStep
 
 _NOISE = 2e-6
@@ -19,16 +19,10 @@ def kl_estimator(evidence: Evidence) -> Iterator[Explanation]:
     """The KL term is estimated by different formulas."""
     found = [_estimators(side) for _, side in evidence.sides]
     if found[0] and found[1] and not set(found[0]) & set(found[1]):
-        a, b = (_any_of(names) for names in found)
+        a, b = (either(names) for names in found)
         text = f"the KL term is {a} in A and {b} in B"
         made = _by_formula(evidence, found[1][0])
         yield Explanation("kl-estimator", text, 0.0, 1e-5, {"a": a, "b": b}, recomputed=made)
-
-
-def _any_of(names: Sequence[str]) -> str:
-    """Near the reference several formulas give the same numbers."""
-    rest = " or ".join(names[1:])
-    return f"{names[0]}, or {rest}, which gives the same here," if rest else names[0]
 
 
 def kl_aggregation(evidence: Evidence) -> Iterator[Explanation]:

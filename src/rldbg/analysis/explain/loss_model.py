@@ -22,10 +22,10 @@ from rldbg.analysis.explain.loss_rules import (
     RECORDED,
     REDUCTIONS,
     SUM,
+    FixedDivisor,
     LossPass,
     LossPasses,
     LossRule,
-    divided_by,
     loss_passes,
     token_losses,
 )
@@ -185,7 +185,7 @@ class _Tried:
                 for name, weight in zip(terms, weights[place, 1:], strict=True)
             }
             whole = float(f"{1 / weights[place, 0]:.4g}")
-            made = rule._replace(clip=pairs[place], reduction=divided_by(whole))
+            made = rule._replace(clip=pairs[place], reduction=FixedDivisor(whole))
             made = made._replace(entropy=known.get("entropy", 0.0), kl=known.get("kl", 0.0))
             # Only numbers that people choose: of others no digit says where they end.
             if largest(self.all.numbers - self.all.by(made)) <= self.all.noise:

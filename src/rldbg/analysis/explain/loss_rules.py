@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -152,17 +152,21 @@ REDUCTIONS: dict[str, Weights] = {
 }
 
 
-_FIXED = "the token sum divided by a fixed "
-
-
-def divided_by(number: float) -> str:
+class FixedDivisor(str):
     """The reduction that divides the token sum of every pass by one number."""
-    return f"{_FIXED}{number:.10g}"
+
+    __slots__ = ("number",)
+    number: float
+
+    def __new__(cls, number: float) -> Self:
+        self = super().__new__(cls, f"the token sum divided by a fixed {number:.10g}")
+        self.number = number
+        return self
 
 
 def _weights_of(reduction: str, item: LossPass) -> np.ndarray:
-    if reduction.startswith(_FIXED):
-        return _each(item, 1 / float(reduction.removeprefix(_FIXED)))
+    if isinstance(reduction, FixedDivisor):
+        return _each(item, 1 / reduction.number)
     return REDUCTIONS[reduction](item)
 
 

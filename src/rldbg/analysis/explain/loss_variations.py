@@ -11,7 +11,7 @@ import numpy as np
 from rldbg.analysis.explain.advantage_rules import shape_of
 from rldbg.analysis.explain.evidence import Explanation, Recomputed, applied, fit_factor, largest
 from rldbg.analysis.explain.kl_terms import KL_FORMULAS
-from rldbg.analysis.explain.loss_rules import RATIOS, REDUCTIONS, SUM, LossPass, LossPasses, LossRule, divided_by
+from rldbg.analysis.explain.loss_rules import RATIOS, REDUCTIONS, SUM, FixedDivisor, LossPass, LossPasses, LossRule
 
 _FEWEST = 3
 _REFINEMENTS = 9
@@ -77,7 +77,7 @@ def _fixed_denominator(label: str, passes: LossPasses, rule: LossRule, left: np.
     numbers, sums = passes.numbers, passes.by(rule._replace(reduction=SUM))
     factor = fit_factor(sums, numbers)
     if factor > 0 and passes.differ_in_size and rule.reduction != SUM:
-        of = divided_by(float(f"{1 / factor:.6g}"))
+        of = FixedDivisor(float(f"{1 / factor:.6g}"))
         text = f"from log probs and rewards: {label}'s loss is {of}, the other side's is {rule.reduction}"
         facts = {"side": label, "denominator": 1 / factor}
         yield applied("aggregation", text, numbers - left, numbers, factor * sums, passes.noise, facts)
