@@ -79,9 +79,8 @@ def look(
     found = [looks.natively(pid, mark_moved(before.get(pid, {}), looks.at(pid), apart_s)) for pid in wanted]
     with_given_names(without_inherited_ranks(found))
     if found:
-        troubles = (
-            lasting(said_before, nccl_troubles(wanted)) if said_before else [] if apart_s else nccl_troubles(wanted)
-        )
+        said = nccl_troubles(wanted) if said_before or not apart_s else []
+        troubles = lasting(said_before, said) if apart_s else said
         found[0] |= {"nccl": troubles, "notes": nccl_notes(wanted, troubles)}
     return found
 
