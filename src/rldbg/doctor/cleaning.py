@@ -41,14 +41,6 @@ _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\](?:\s*\(Ray dedupl
 _TAIL_OF_DEDUP = re.compile(r"\s*\(Ray deduplicates logs by default\..*$")
 _RANK_IN_TEXT = re.compile(r"\[(?:[Rr]ank ?|.{0,60} Rank )(\d+)\]|\bTP(\d+)\]")
 _NCCL_HOST = re.compile(r"^(?:\[[\d: -]+\] )?(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?:\d+|\w+)\] ")
-_WARNING = re.compile(
-    r"\s*(?:\[?[\d][\d:., T+-]{4,30}\]?\s*)?(?:\[?(?:WARNING|WARN)\b|[\w./-]+\.py:\d+: \w*Warning: )"
-    # torch's and Ray's loggers in C++; Ray warns of workers that it killed, too, and of what could have died
-    r"|\s*\[W\d{3,4} \d\d:\d\d"
-    r"|\s*\[\d{4}-\d\d-\d\d [\d:,]+ W \d+ \d+\](?!(?:(?!\bcould\b).){0,400}?\b(?:killed|died|crashed)\b)"
-    # what is tried again has not failed yet
-    r"|.{0,400}?\b(?:[Rr]etrying(?! failed)|[Ww]ill (?:be )?retr(?:y|ied))\b"
-)
 _JSON_TEXT = ("message", "msg", "log", "textPayload", "event", "text")
 _JSON_REASON = ("reason", "error", "err", "exception", "exitCode", "exit_code")
 
@@ -92,11 +84,6 @@ _INSTALLATION = re.compile(r"^.*(?=/(?:(?:site|dist)-packages|lib(?:64)?/python\
 def without_environment(place: str) -> str:
     """A file from its installation on: an environment may be called like a package it runs."""
     return _INSTALLATION.sub("", place)
-
-
-def is_warning(text: str) -> bool:
-    """Whether a clean line is one that its own logger calls a warning, or says that something is tried again."""
-    return bool(_WARNING.match(text))
 
 
 def clean(raw: bytes | bytearray | str) -> Line:

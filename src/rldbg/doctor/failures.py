@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from string import ascii_letters
 
-from rldbg.doctor.cleaning import Line, Speaker, is_warning, without_environment
+from rldbg.doctor.cleaning import Line, Speaker, without_environment
 from rldbg.doctor.entries import ExceptionFamily, KnownFailure
 from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.expressions import Expression
+from rldbg.doctor.standing import is_information, is_setting, is_warning
 from rldbg.doctor.window import CARETS, RECORD_START, LogWindow
 
 TRACEBACK = "Traceback (most recent call last)"
@@ -131,9 +132,12 @@ _FRAME_PART = re.compile(r"^\s+\S|^[\s^~]+$")
 
 def failure_at(window: LogWindow, anchor: str, place: LogPlace) -> Failure | None:
     """The failure that begins at an anchor, or None when the words there are none."""
+    text = window.line.text
+    if window.is_model_text or is_setting(text, max(text.find(anchor), 0)):
+        return None
     if anchor == TRACEBACK:
         return _traceback(window, place)
-    if window.is_code or window.is_test_name:
+    if window.is_code or window.is_test_name or is_warning(text) or is_information(text):
         return None
     if remote := _RAY_TASK.search(window.line.text):
         speaker = Speaker(remote["name"], remote["pid"], remote["node"] or "", place.speaker.rank)
@@ -333,7 +337,8 @@ def cut_traceback(window: LogWindow, place: LogPlace) -> Failure | None:
 
 def is_error_line(line: Line) -> bool:
     """Whether a line is one that its own logger or program calls an error."""
-    return bool(_ERROR_LEVEL.match(line.text))
+    text = line.text
+    return bool(_ERROR_LEVEL.match(text)) and not (is_warning(text) or is_information(text))
 
 
 def is_wrapper(failure: Failure) -> bool:

@@ -7,11 +7,12 @@ from functools import cached_property
 from rldbg.core import Finding, Severity
 from rldbg.doctor import failures
 from rldbg.doctor.anchors import anchors_of
-from rldbg.doctor.cleaning import clean, is_warning
+from rldbg.doctor.cleaning import clean
 from rldbg.doctor.engines import Engine, EngineName, engine_for
 from rldbg.doctor.entries import KnownFailure, Signature
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.library import Library
+from rldbg.doctor.standing import is_information, is_setting, is_warning
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +28,10 @@ class SignaturePattern:
     raised_in: Expression | None
     in_warnings: bool
     """Whether lines that a logger calls a warning count: those of warnings, and where an example is such a line."""
+    in_information: bool
+    """Whether lines that a logger calls an information count: where an example is such a line."""
+    in_settings: bool
+    """Whether the value of a setting counts: where an example is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +129,19 @@ def _signature_pattern(entry: KnownFailure, signature: Signature) -> SignaturePa
     def expression(source: str | None) -> Expression | None:
         return Expression(source) if source else None
 
+    match = Expression(signature.match)
+    lines = [clean(example).text for example in signature.examples]
     return SignaturePattern(
         entry,
         signature,
-        Expression(signature.match),
+        match,
         expression(signature.unless),
         expression(signature.near),
         expression(signature.not_near),
         expression(signature.raised_in),
-        entry.severity == "warning" or any(is_warning(clean(example).text) for example in signature.examples),
+        in_warnings=entry.severity == "warning" or any(map(is_warning, lines)),
+        in_information=entry.severity == "warning" or any(map(is_information, lines)),
+        in_settings=any(is_setting(line, found.start()) for line in lines if (found := match.search(line))),
     )
 
 

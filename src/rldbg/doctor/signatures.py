@@ -3,10 +3,11 @@
 import re
 from typing import NamedTuple
 
-from rldbg.doctor.cleaning import is_warning, without_environment
+from rldbg.doctor.cleaning import without_environment
 from rldbg.doctor.entries import NumericCondition
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.patterns import SignaturePattern
+from rldbg.doctor.standing import is_information, is_setting, is_warning
 from rldbg.doctor.window import LogWindow
 
 NEAR_LINES = 60
@@ -41,7 +42,7 @@ def match_at(pattern: SignaturePattern, window: LogWindow) -> Match | None:
     if found is None:
         return None
     signature = pattern.signature
-    if not pattern.in_warnings and is_warning(window.line.text):
+    if not _is_stated(pattern, window, text, found.start()):
         return None
     if pattern.unless is not None and pattern.unless.search(text):
         return None
@@ -54,6 +55,15 @@ def match_at(pattern: SignaturePattern, window: LogWindow) -> Match | None:
     if not _neighbourhood_fits(pattern, window):
         return None
     return Match(text, found[0])
+
+
+def _is_stated(pattern: SignaturePattern, window: LogWindow, text: str, at: int) -> bool:
+    """Whether the words report what happened: no warning, no information, and nothing quotes them."""
+    if not pattern.in_warnings and is_warning(window.line.text):
+        return False
+    if not pattern.in_information and is_information(window.line.text):
+        return False
+    return (pattern.in_settings or not is_setting(text, at)) and not window.is_model_text
 
 
 def _across_fold(pattern: SignaturePattern, window: LogWindow) -> re.Match[str] | None:

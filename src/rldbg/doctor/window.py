@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rldbg.doctor.cleaning import Line, clean
 from rldbg.doctor.engines import Engine
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk
+from rldbg.doctor.standing import MODEL_TEXT_LINES, begins_model_text, ends_model_text
 
 _LINE_BYTES = 4096
 """Longer physical lines are looked at around the place only."""
@@ -122,6 +123,18 @@ class LogWindow:
     def is_test_name(self) -> bool:
         """Whether the line begins with the name of a test, whose parameters may quote any failure."""
         return bool(_TEST_NAME.match(self.line.text))
+
+    @cached_property
+    def is_model_text(self) -> bool:
+        """Whether the line is part of a prompt or a response that a trainer prints."""
+        if begins_model_text(self.line.text):
+            return True
+        for line in self.above(MODEL_TEXT_LINES):
+            if line.speaker.pid == self.line.speaker.pid and begins_model_text(line.text):
+                return True
+            if ends_model_text(line.text):
+                return False
+        return False
 
     @property
     def line_number(self) -> int:
