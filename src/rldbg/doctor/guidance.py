@@ -10,8 +10,8 @@ from rldbg.doctor.entries import KnownFailure, Role
 from rldbg.doctor.evidence import Failure, LogEnd, LogEvidence
 from rldbg.doctor.failures import kind_of
 from rldbg.doctor.flight_recorder import FlightReport
+from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
-from rldbg.doctor.root_cause import Judgement, Sighting
 from rldbg.frameworks import frameworks
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]{3,}")
@@ -80,6 +80,11 @@ def next_steps(
     for warned in [s for s in judgement.notes if s.entry.severity == "warning" and not s.survived][:_CANDIDATES]:
         place = warned.first.place
         yield f"possible cause: {warned.entry.title} ({warned.entry.id}); {place.file}:{place.line} warns of it"
+    for other in judgement.bystanders[:_CANDIDATES]:
+        place = other.first.place
+        yield f"possible cause: {other.entry.title} ({other.entry.id}); {place.file}:{place.line} reports it, but " + (
+            "the exception above ended the program: look whether what failed there was needed for it"
+        )
     for entry in _candidates(judgement, library, _words_seen(evidence)):
         yield f"possible cause: {entry.title} ({entry.id}); {_confirmation(entry)}"
 

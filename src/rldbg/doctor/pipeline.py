@@ -16,10 +16,11 @@ from rldbg.doctor.evidence import Hit, LogEvidence
 from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
 from rldbg.doctor.guidance import next_steps
 from rldbg.doctor.jobs import JobFacts, job_facts
+from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
 from rldbg.doctor.patterns import SearchIndex
 from rldbg.doctor.probes import probe_machine
-from rldbg.doctor.root_cause import Judgement, Sighting, judge
+from rldbg.doctor.root_cause import judge
 from rldbg.doctor.run_evidence import stack_findings
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import find_sources
@@ -125,7 +126,7 @@ def conclude(
         first_error=None if explained else judgement.first_error,
         next=tuple(steps),
         probes=tuple(probes),
-        notes=tuple(cause_of(sighting) for sighting in judgement.notes),
+        notes=tuple(cause_of(sighting) for sighting in (*judgement.notes, *judgement.bystanders)),
         findings=tuple(findings),
         flights=tuple(flights),
         read_files=len(evidence.ends),

@@ -2,18 +2,20 @@
 
 The rules, in order. A hit whose context is missing does not count. A warning or a harmless look-alike is a note. A
 failure that training visibly survived is a note. A failure that another one present can have caused, and that did not
-come before it, is fallout. Symptoms are never the answer. What is left is the root cause; if nothing is left, and
+come before it, is fallout. A failure that is no part of the exception that ended its process, which says itself what
+was wrong, is a bystander. Symptoms are never the answer. What is left is the root cause; if nothing is left, and
 something failed, the cause is not in the logs.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rldbg.doctor.bystanders import bystanders_of, holds, is_closing, is_uncaught
 from rldbg.doctor.clock import Stamp
-from rldbg.doctor.entries import KnownFailure, Role
+from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence
 from rldbg.doctor.failures import HEADLESS, family_of, is_wrapper, kind_of
+from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
 
 _SKEW_S = 60.0
@@ -24,40 +26,6 @@ _MESSAGE_LINES = 8
 _HEADER_LINES = 2
 _CHAIN_LINES = 4
 """Between two tracebacks of a chain: the sentence that says so, and blank lines."""
-_CLOSING = re.compile(
-    r" in \w*(?:clean_?up|shut_?down|at_?exit|tear_?down|kill_process|terminate|destroy|finali[sz]e|close|__del__)\w*$"
-)
-"""Functions that run when a process ends: what they raise comes after what ended it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """An entry, and the places where it was seen, earliest first."""
-
-    entry: KnownFailure
-    hits: tuple[Hit, ...]
-    survived: bool
-    by_family: bool = False
-    """It stands for an exception that no signature matches."""
-    kind: KnownFailure | None = None
-    """Where it only says whose code failed: what the words of the exception say."""
-
-    @property
-    def first(self) -> Hit:
-        return self.hits[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The verdict."""
-
-    causes: tuple[Sighting, ...]
-    """The root cause first, then independent ones."""
-    fallout: tuple[Sighting, ...]
-    notes: tuple[Sighting, ...]
-    first_error: Failure | None
-    failed: bool
-    """Whether anything failed at all."""
 
 
 def judge(evidence: LogEvidence, library: Library) -> Judgement:
@@ -73,9 +41,11 @@ def judge(evidence: LogEvidence, library: Library) -> Judgement:
     if unknown is not None and (is_wrapper(unknown) if errors else unknown.warned):
         unknown = None
     causes = _causes(candidates, errors, library)
+    bystanders = bystanders_of(causes, evidence, library)
+    causes = [s for s in causes if s not in bystanders]
     if _is_doubtful(causes, errors, unknown, library) or _was_handled(causes, unknown, evidence):
         causes = []
-    symptoms = [s for s in errors if s not in causes]
+    symptoms = [s for s in errors if s not in causes and s not in bystanders]
     if not causes:
         causes = _warned_causes(warnings, symptoms, library) or _family(unknown, evidence, symptoms, library)
     notes += [s for s in warnings if s not in causes]
@@ -83,6 +53,7 @@ def judge(evidence: LogEvidence, library: Library) -> Judgement:
         causes=tuple(_ordered(causes, symptoms, library)),
         fallout=tuple(_by_time(s for s in symptoms if s not in causes)),
         notes=tuple(notes),
+        bystanders=tuple(bystanders),
         first_error=unknown,
         failed=bool(errors or causes or unknown),
     )
@@ -119,25 +90,17 @@ def _was_handled(causes: Sequence[Sighting], unknown: Failure | None, evidence: 
     if unknown is None or not causes or any(s.entry.role is not Role.EITHER for s in causes):
         return False
     hit = causes[0].first
-    holder = next((failure for failure in evidence.failures if _holds(failure, hit)), None)
+    holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
     return (
         holder is not None
-        and _is_uncaught(unknown)
+        and is_uncaught(unknown)
         and bool(holder.frames)
-        and not _is_uncaught(holder)
+        and not is_uncaught(holder)
         and not unknown.chained
         and unknown.place.speaker.pid == hit.place.speaker.pid
         and unknown.place.file == hit.place.file
         and unknown.place.offset > hit.place.offset
     )
-
-
-def _holds(failure: Failure, hit: Hit) -> bool:
-    return failure.place.file == hit.place.file and 0 <= hit.place.line - failure.place.line < failure.lines
-
-
-def _is_uncaught(failure: Failure) -> bool:
-    return bool(failure.frames) and failure.frames[0].endswith(" in <module>")
 
 
 def _only_aside(seen: Mapping[str, Sighting], library: Library) -> list[Sighting]:
@@ -252,7 +215,7 @@ def _family(
 def _ended_the_run(failure: Failure, evidence: LogEvidence) -> bool:
     """Whether an exception is what its process died of: it was not raised while things were being closed, no step came
     after it, and the process raised nothing else later. What it went on after, it had handled."""
-    if any(_CLOSING.search(frame) for frame in failure.frames) or evidence.went_on_after(failure.last or failure.place):
+    if is_closing(failure) or evidence.went_on_after(failure.last or failure.place):
         return False
     last = failure.last or failure.place
     return not any(
