@@ -69,6 +69,10 @@ def excerpt(text: str, matched: str, length: int) -> str:
     return "… " + text[begin : begin + length]
 
 
+LAST_ERROR = "last error"
+"""The kind of a failure that only the end of a log tells."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A traceback or another sign of a crash, known or not."""
@@ -118,6 +122,8 @@ class LogEvidence:
     counts: dict[str, int] = field(default_factory=dict)
     """How often each entry was seen, including lines beyond those kept."""
     failures: list[Failure] = field(default_factory=list)
+    endings: list[Failure] = field(default_factory=list)
+    """Lines at the ends of logs without exceptions with which programs end that failed."""
     clues: set[str] = field(default_factory=set)
     """Those `needs` and `excluded_by` expressions that occur."""
     ends: list[LogEnd] = field(default_factory=list)

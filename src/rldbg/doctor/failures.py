@@ -121,9 +121,9 @@ _PREFIX_LINES = 8
 HEADLESS = "traceback without its last line"
 _INNER_BREAK = re.compile(r"(?:\\{1,4}n|\n)(?:['\"], ['\"])?")
 """How a line break looks in a traceback that was quoted, or wrapped in JSON, on one line."""
-_RAISED = re.compile(
-    r"raise (?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\b(?:\(f?[\"'](?P<message>[^\"'{]{1,300}))?"
-)
+_RAISED = re.compile(r"raise (?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\b(?P<arguments>.*)")
+_STRINGS = re.compile(r"f?[\"']([^\"'{]{1,300})")
+_SHOWN_LINES = 12
 _GARBLED_LINES = 12
 _MIXED_NAMES = re.compile(r"(?:\w*(?:Error|Exception)){2,}\W")
 """The names of the exceptions of two processes, one in the other."""
@@ -257,11 +257,20 @@ def _garbled(lines: Sequence[Line], place: LogPlace) -> Failure | None:
 
 def _shown_last(lines: Sequence[Line]) -> tuple[str, str]:
     """What a traceback without its last line would have said, where the code that it shows last tells it."""
-    code = next((text for line in reversed(lines) if (text := line.text.strip()) and not CARETS.match(text)), "")
-    raised = _RAISED.match(code)
-    if raised:
-        return raised["type"], raised["message"] or ""
+    shown = [text for line in lines[-_SHOWN_LINES:] if (text := _code_of(line)) and not CARETS.match(text)]
+    start = next((at for at in reversed(range(len(shown))) if _RAISED.match(shown[at])), None)
+    if start is not None and not any(map(_frame_in, shown[start:])):
+        raised = _RAISED.match(shown[start])
+        assert raised is not None
+        said = "".join(_STRINGS.findall("".join([raised["arguments"], *shown[start + 1 :]])))
+        return raised["type"], said[:300]
+    code = shown[-1] if shown else ""
     return ("AssertionError", code[:300]) if code.startswith("assert ") else (HEADLESS, "")
+
+
+def _code_of(line: Line) -> str:
+    """The words of a line of a traceback without indentation and without the prefix of its logger."""
+    return _LEVELLED.sub("", line.text.strip(), count=1).strip()
 
 
 def _lines_of(window: LogWindow) -> list[Line]:

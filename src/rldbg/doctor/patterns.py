@@ -83,14 +83,22 @@ class SearchIndex:
 
     def known(self, text: str) -> Iterator[str]:
         """The entries whose words a text contains, whatever its context."""
+        return iter(dict.fromkeys(pattern.entry.id for pattern in self._matching(text)))
+
+    def stated_in(self, text: str) -> Iterator[SignaturePattern]:
+        """The signatures that a text matches by itself, one of each entry; not those that need lines around it."""
         seen: set[str] = set()
+        for pattern in self._matching(text):
+            alone = not (pattern.near or pattern.not_near or pattern.raised_in or pattern.signature.last_before)
+            if alone and not pattern.signature.when and pattern.entry.id not in seen:
+                seen.add(pattern.entry.id)
+                yield pattern
+
+    def _matching(self, text: str) -> Iterator[SignaturePattern]:
         for _at, anchor in self.folded_engine.find(text.encode()):
             for pattern in self.patterns[anchor]:
-                if not isinstance(pattern, SignaturePattern) or pattern.entry.id in seen:
-                    continue
-                if pattern.match.search(text):
-                    seen.add(pattern.entry.id)
-                    yield pattern.entry.id
+                if isinstance(pattern, SignaturePattern) and pattern.match.search(text):
+                    yield pattern
 
 
 def _shortest_only(anchored: Iterable[tuple[Pattern, Sequence[str]]]) -> dict[str, list[Pattern]]:

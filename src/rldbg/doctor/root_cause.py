@@ -38,8 +38,10 @@ def judge(evidence: LogEvidence, library: Library) -> Judgement:
     errors = [s for s in live if s.entry.severity == "error"]
     candidates = [s for s in errors if s.entry.can_be_cause]
     unknown = _first_unknown(evidence, library, seen)
-    if unknown is not None and (is_wrapper(unknown) if errors else unknown.warned):
+    if unknown is not None and (is_wrapper(unknown) or unknown.kind == HEADLESS if errors else unknown.warned):
         unknown = None
+    if unknown is None and not errors:
+        unknown = _ending(evidence, notes)
     causes = _causes(candidates, errors, library)
     bystanders = bystanders_of(causes, evidence, library)
     causes = [s for s in causes if s not in bystanders]
@@ -56,6 +58,23 @@ def judge(evidence: LogEvidence, library: Library) -> Judgement:
         bystanders=tuple(bystanders),
         first_error=unknown,
         failed=bool(errors or causes or unknown),
+    )
+
+
+def _ending(evidence: LogEvidence, notes: Sequence[Sighting]) -> Failure | None:
+    """The first line with which a log says that its program failed, unless the line is known to be harmless, or all
+    steps were done before it."""
+    known = {(hit.place.file, hit.place.line) for sighting in notes for hit in sighting.hits}
+    return next(
+        (
+            ending
+            for ending in evidence.endings
+            if (ending.place.file, ending.place.line) not in known
+            and ending.place.file not in evidence.done
+            and (evidence.read_only_aside or not ending.place.is_aside)
+            and not evidence.survived(ending.place)
+        ),
+        None,
     )
 
 

@@ -15,7 +15,8 @@ from itertools import chain, islice
 
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in, stated_wait_s, stated_year
-from rldbg.doctor.evidence import Failure, Hit, LogEnd, LogEvidence, LogPlace, excerpt
+from rldbg.doctor.endings import ENDING_LINES, is_ending
+from rldbg.doctor.evidence import LAST_ERROR, Failure, Hit, LogEnd, LogEvidence, LogPlace, excerpt
 from rldbg.doctor.failures import cut_traceback, failure_at, is_error_line, skeleton
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern, too_slow
 from rldbg.doctor.signatures import Match, match_at
@@ -159,8 +160,8 @@ class LogReader:
         for failure in self._failures.values():
             known = tuple(self._scanner.index.known(failure.headline))
             self._evidence.failures.append(replace(failure, known_as=known))
-        if not self._failures and not any(hit.place.file == self._source.name for hit in self._evidence.hits):
-            self._note_closing_error()
+        if not self._failures:
+            self._note_ending()
         last, lines = self._last_stamp()
         closing = next((each.line_number for each in self._backwards() if not _NATIVE_STACK.match(each.line.text)), 0)
         self._evidence.ends.append(LogEnd(self._source.name, self._source.speaker, last, lines, self._bytes, closing))
@@ -287,15 +288,26 @@ class LogReader:
             yield window
             rest = rest[: window.bounds[0]].rstrip()
 
-    def _note_closing_error(self) -> None:
-        """A log without any known line or exception that ends with an error is not healthy."""
-        last = next(
-            (window for window in islice(self._backwards(), _CLOSING_LINES) if is_error_line(window.line)), None
-        )
-        if last is not None:
-            self._evidence.failures.append(Failure("last error", last.line.text[:300], self._place(last)))
-        elif (end := next(self._backwards(), None)) and (cut := cut_traceback(end, self._place(end))):
+    def _note_ending(self) -> None:
+        """How a log without any exception ends: in the middle of a traceback, or with the end of a program."""
+        end = next(self._backwards(), None)
+        has_hits = any(hit.place.file == self._source.name for hit in self._evidence.hits)
+        if end is not None and not has_hits and (cut := cut_traceback(end, self._place(end))):
             self._evidence.failures.append(cut)
+            self._keep_shown(cut)
+            return
+        last = list(islice(self._backwards(), ENDING_LINES))
+        found = [window for window in reversed(last) if is_ending(window.line) and not window.is_model_text]
+        found += [window for window in last[:_CLOSING_LINES] if is_error_line(window.line)]
+        endings = (Failure(LAST_ERROR, window.line.text[:300], self._place(window)) for window in found)
+        self._evidence.endings += endings
+
+    def _keep_shown(self, failure: Failure) -> None:
+        """The entries of an exception whose own line was cut off, and whose words the code that raises it shows."""
+        for pattern in self._scanner.index.stated_in(failure.headline):
+            hit = Hit(pattern.entry.id, failure.place, failure.headline, failure.headline)
+            self._evidence.hits.append(hit)
+            self._evidence.counts[hit.entry] = 1
 
     def _last_stamp(self) -> tuple[Stamp | None, int]:
         if self._tail is None:

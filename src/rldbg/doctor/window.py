@@ -22,6 +22,9 @@ RECORD_START = re.compile(
     r"File \"|[\w.]+(?:Error|Exception): |[\w.-]+:\d+:\d+ \[)"
 )
 _CODE_ABOVE = re.compile(r'^\s*File "[^"]+", line \d+')
+_FRAME_LINE = re.compile(r'^(?P<prefix>.{0,120}?) {0,2}File "[^"]+", line \d+')
+_CODE = re.compile(r"^(?P<prefix>(?:.{0,120}?[\])|:])?) {4,}\S")
+_SHOWN_LINES = 8
 _TEST_NAME = re.compile(r"\s*(?:[A-Z]+ |[\d.]+s (?:call|setup|teardown) +|\[gw\d+\] .{0,20})?[\w/.-]+\.py::\w+")
 CARETS = re.compile(r"^[\s^~]+$")
 
@@ -114,10 +117,20 @@ class LogWindow:
 
     @cached_property
     def is_code(self) -> bool:
-        """Whether the line is source code that a traceback shows, not something that happened."""
+        """Whether the line is source code that a traceback shows, not something that happened; also the second line of
+        a call, and behind the prefix of a logger."""
         nearest = next((line for line in self.above(3) if not CARETS.match(line.text)), None)
-        shown = nearest is not None and _CODE_ABOVE.match(nearest.text)
-        return bool(shown) and not RECORD_START.match(self.line.text)
+        if nearest is not None and _CODE_ABOVE.match(nearest.text) and not RECORD_START.match(self.line.text):
+            return True
+        own = _CODE.match(self.line.text)
+        if own is None:
+            return False
+        for line in self.above(_SHOWN_LINES):
+            if frame := _FRAME_LINE.match(line.text):
+                return _numberless(frame["prefix"]) == _numberless(own["prefix"])
+            if not _CODE.match(line.text) and not CARETS.match(line.text):
+                return False
+        return False
 
     @cached_property
     def is_test_name(self) -> bool:
@@ -143,6 +156,10 @@ class LogWindow:
     @property
     def offset(self) -> int:
         return self.chunk.offset + self.bounds[0]
+
+
+def _numberless(prefix: str) -> str:
+    return re.sub(r"\d+", "0", prefix).strip()
 
 
 def _folds(upper: Line, lower: str, place: Line, lower_line: Line | None = None) -> bool:

@@ -1,0 +1,105 @@
+r"""Lines with which programs end that failed, in the words of shells, schedulers, compilers, runtimes and drivers.
+
+They count at the end of a log only: in the middle of one the program went on, or another line says more.
+"""
+
+import re
+
+from rldbg.doctor.cleaning import Line
+from rldbg.doctor.standing import is_information, is_setting, is_warning
+
+_OF_SHELLS = (
+    r"(?:\S+: )?(?:line \d+: )?(?:\d+: )?.{0,200}: (?:command not found|not found|[Nn]o such file or directory|"
+    r"[Pp]ermission denied|cannot execute.{0,60}|unbound variable|syntax error.{0,80}|Argument list too long)\s*$",
+    r"(?:\S+: line \d+: +\d+ )?(?:Killed|Terminated|Aborted|Bus error|Illegal instruction|Segmentation fault|Hangup|"
+    r"Floating point exception)(?: *\(core dumped\))?(?: .{0,200})?$",
+)
+_OF_NATIVE_CODE = (
+    r"\*\*\* (?:stack smashing|buffer overflow|Error in|SIG\w+ |Process received signal|Aborted at)",
+    r"terminate called (?:after|without|recursively)|\s*what\(\): ",
+    r"(?:double free or corruption|free\(\): |malloc\(\): |munmap_chunk\(\): |corrupted (?:size|double-linked))",
+    r".{0,200}: Assertion [`'].{1,300} failed\.",
+    r"(?:Fatal Python error|Fatal error|FATAL ERROR|fatal error)\b[: ]",
+    r".{0,80}\b(?:ASSERTION FAILED|INTERNAL ASSERT FAILED)\b",
+)
+_OF_LANGUAGES = (
+    r"thread '.{1,80}' (?:\(\d+\) )?panicked at",
+    r"error(?:\[E\d{4}\])?: (?:could not compile|aborting due to|.{1,200})$",
+    r"panic: \S|goroutine \d+ \[\w",
+    r'Exception in thread "|Caused by: [\w.$]+(?:Exception|Error)|(?:[a-z]\w*\.){2,}\w*(?:Exception|Error)(?:: |$)',
+    r"(?:Uncaught|Unhandled) \w*(?:Error|Exception|Rejection)",
+    r"\(node:\d+\) Unhandled|node:internal/",
+)
+_OF_BUILDS = (
+    r"(?:\S+: )?\*\*\* .{1,200}(?: Error \d+|Stop\.)",
+    r"ninja: (?:build stopped|error|fatal)|FAILED: \S|CMake Error|BUILD FAILED|collect2: error|nvcc fatal",
+    r"(?:\S*/)?ld(?:\.\w+)?: \S",
+    r"(?:[\w./+-]+:\d+:(?:\d+:)? )(?:fatal )?error: ",
+    r"=+ .{0,200}\b\d+ (?:failed|errors?)\b.{0,200} =+$",
+    r"× |╰─>|error: (?:subprocess-exited-with-error|metadata-generation-failed)",
+)
+_OF_SCHEDULERS = (
+    r"(?:srun|slurmstepd|sbatch|salloc|slurmd|mpirun|mpiexec|prterun|orted|pyxis|enroot\S*): ?"
+    r"(?:error|fatal|Error|\*\*\*)",
+    r".{0,40}\*{3} (?:JOB|STEP) .{0,120} CANCELLED",
+    r"(?:srun: |slurmstepd: )?.{0,60}\b(?:task|tasks) [\d,-]+: (?:Exited with exit code|Killed|Terminated|Aborted|"
+    r"Segmentation fault|Bus error|Out Of Memory)",
+    r".{0,80}\b(?:OOMKilled|CrashLoopBackOff|ImagePullBackOff|ErrImagePull|CreateContainer\w*Error|Evicted|FailedMount|"
+    r"BackoffLimitExceeded|DeadlineExceeded|FailedScheduling|Back-off restarting failed)\b",
+    r"(?:docker: )?Error response from daemon|.{0,80}OCI runtime (?:create|exec) failed",
+    r".{0,60}failed to create (?:shim|task)",
+    r"MPI_ABORT was invoked|.{0,60}\bMPI_Abort\(|Primary job +terminated normally, but",
+    r".{0,80}noticed that process rank",
+    r".{0,80}PMIX?X? ERROR|\[\S+:\d+\] \*{3} (?:An error occurred|Process received signal)|Abort\(\d+\)",
+)
+_OF_DRIVERS = (
+    r".{0,200}\b(?:cudaError\w+|CUDA_ERROR_\w+|CUDA error\b|Cuda failure|CUBLAS_STATUS_(?!SUCCESS)\w+|"
+    r"CUDNN_STATUS_(?!SUCCESS)\w+)",
+    r".{0,200}\b(?:hipError(?!_t)\w+|HIP error\b|HSA_STATUS_ERROR\w*|rocblas_status_\w*error)",
+    r".{0,80}(?:Memory access fault by GPU|HW Exception by GPU|GPU [Hh]ang|Queue error state|Aborting with error)",
+    r".{0,200}\b(?:HCCL_E_\w+|ACL_ERROR\w*|ERR\d{5}|E[A-Z]\d{4}: |error code is \d{1,7}|call (?:acl|hccl) api failed|"
+    r"retCode=0x[0-9a-f]+)",
+    r".{0,200}\b(?:nccl(?:System|Internal|UnhandledCuda|InvalidUsage|Remote)Error|NCCL error|NIXL_ERR_\w+|UCX +ERROR)",
+    r".{0,120}NVRM: Xid|.{0,120}amdgpu: .{0,120}(?:page fault|reset|hang|error)",
+)
+_OF_LAUNCHERS = (
+    r".{0,200}\b(?:[Ee]xit(?:ed|s)?|[Rr]eturned|[Ff]inished|[Ff]ailed|[Ee]nded|died)\b.{0,60}\b"
+    r"(?:code|status|exitcode|rc)\b ?[:=]? ?\(?(?:-?[1-9]\d{0,9})\b",
+    r".{0,120}\b(?:exit_?code|returncode|exit_status|exitcode) ?[:=] ?-?[1-9]\d{0,9}\b",
+    r".{0,120}\breturned non-zero exit status\b",
+    r".{0,160}\b(?:[Jj]ob|[Tt]ask|[Rr]un|[Ww]orker|[Pp]rocess|[Cc]ommand|[Tt]raining|[Ss]erver|[Ss]tep)\b"
+    r".{0,80}\b(?:FAILED|failed|crashed|was killed|died|aborted|terminated unexpectedly)\b",
+    r".{0,60}\b(?:FAILED|FAILURE|ABORTED)\W{0,4}$",
+    r".{0,40}(?:❌|✗|✘)",
+)
+_ENDS = re.compile(
+    "|".join(
+        f"(?:{each})"
+        for each in (
+            *_OF_SHELLS,
+            *_OF_NATIVE_CODE,
+            *_OF_LANGUAGES,
+            *_OF_BUILDS,
+            *_OF_SCHEDULERS,
+            *_OF_DRIVERS,
+            *_OF_LAUNCHERS,
+        )
+    )
+)
+_NO_END = re.compile(
+    r"\[\d+\][+-]? +(?:Terminated|Killed|Done)|.{0,200}\b(?:SIGTERM|SIGINT|exit code:? (?:-15|-2|0)\b)"
+    r"|.{0,400}\b(?:INTENDED_|by an? user request|intentional)"
+    r"|.{0,200}\b(?:0 (?:failed|errors?)|(?:failed|errors?|failures?)[\"']?\W{1,3}0)\b"
+)
+"""How shells and launchers report processes that they were asked to end, and how nothing is counted."""
+ENDING_LINES = 25
+"""How many of the last lines of a log are read for the end of a program."""
+
+
+def is_ending(line: Line) -> bool:
+    """Whether a line is one with which a program ends that failed."""
+    text = line.text
+    found = _ENDS.match(text)
+    if found is None or _NO_END.match(text) or is_setting(text, found.end() - 1):
+        return False
+    return not (is_warning(text) or is_information(text))
