@@ -49,6 +49,8 @@ class Cause:
     cause: str
     fix: tuple[str, ...]
     sources: tuple[str, ...] = ()
+    detail: str = ""
+    """What the exception says about this run: whose call, how much memory, which address."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"evidence": [quote.to_dict() for quote in self.evidence]}
@@ -109,7 +111,9 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         if self.verdict == "found":
-            return f"root cause: {self.root_causes[0].title} ({self.root_causes[0].id})"
+            cause = self.root_causes[0]
+            said = cause.detail.partition(";")[0].rstrip(".")
+            return f"root cause: {cause.title} ({cause.id})" + (f": {said}" if said else "")
         if self.verdict == "healthy":
             return "no failure found" if self.read_bytes or self.flights else "nothing was read: the logs are empty"
         held_up = sorted({rank for report in self.flights for rank in report.culprits})

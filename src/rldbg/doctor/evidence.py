@@ -96,7 +96,7 @@ class Failure:
 
     @property
     def headline(self) -> str:
-        return f"{self.kind}: {self.message}" if self.message else self.kind
+        return ": ".join(filter(None, (self.kind, self.message)))
 
 
 @dataclass(frozen=True, slots=True)

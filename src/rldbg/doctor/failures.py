@@ -122,7 +122,7 @@ HEADLESS = "traceback without its last line"
 _INNER_BREAK = re.compile(r"(?:\\{1,4}n|\n)(?:['\"], ['\"])?")
 """How a line break looks in a traceback that was quoted, or wrapped in JSON, on one line."""
 _RAISED = re.compile(r"raise (?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\b(?P<arguments>.*)")
-_STRINGS = re.compile(r"f?[\"']([^\"'{]{1,300})")
+_STRINGS = re.compile(r"f?([\"'])((?:(?!\1|\{).){1,300})(?:\1|$|\{[^\"']{0,80}\1?)")
 _SHOWN_LINES = 12
 _GARBLED_LINES = 12
 _MIXED_NAMES = re.compile(r"(?:\w*(?:Error|Exception)){2,}\W")
@@ -262,7 +262,7 @@ def _shown_last(lines: Sequence[Line]) -> tuple[str, str]:
     if start is not None and not any(map(_frame_in, shown[start:])):
         raised = _RAISED.match(shown[start])
         assert raised is not None
-        said = "".join(_STRINGS.findall("".join([raised["arguments"], *shown[start + 1 :]])))
+        said = "".join(text for _quote, text in _STRINGS.findall("".join([raised["arguments"], *shown[start + 1 :]])))
         return raised["type"], said[:300]
     code = shown[-1] if shown else ""
     return ("AssertionError", code[:300]) if code.startswith("assert ") else (HEADLESS, "")

@@ -12,6 +12,7 @@ from rldbg.doctor.failures import kind_of
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
+from rldbg.doctor.specifics import specifics
 from rldbg.frameworks import frameworks
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]{3,}")
@@ -199,6 +200,8 @@ def _words(line: str) -> frozenset[str]:
 
 def reading(failure: Failure, library: Library) -> Iterator[str]:
     """Steps in the order in which they are worth trying; without a traceback, where it may be."""
+    if said := specifics(failure):
+        yield said
     raised = failure.frames[-1] if failure.frames else ""
     own = next((frame for frame in reversed(failure.frames) if is_own_code(frame)), "")
     installed = next((found for frame in reversed(failure.frames) if (found := _INSTALLED.search(frame))), None)

@@ -9,10 +9,11 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rldbg.core import ExitCode, Finding, Run, write_whole
+from rldbg.core import ExitCode, Finding, Run, redact_text, write_whole
+from rldbg.doctor.bystanders import holds
 from rldbg.doctor.diagnosis import Cause, Confidence, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
-from rldbg.doctor.evidence import Hit, LogEvidence
+from rldbg.doctor.evidence import Failure, Hit, LogEvidence
 from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
 from rldbg.doctor.guidance import next_steps
 from rldbg.doctor.jobs import JobFacts, job_facts
@@ -24,6 +25,7 @@ from rldbg.doctor.root_cause import judge
 from rldbg.doctor.run_evidence import stack_findings
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import find_sources
+from rldbg.doctor.specifics import specifics
 
 _QUOTES_KEPT = 5
 _NOT_A_FAILURE = (None, 0, ExitCode.INTERRUPTED)
@@ -171,7 +173,16 @@ def _cause(
         cause=f"{entry.cause} The message says: {kind.title}. {kind.cause}" if kind else entry.cause,
         fix=(*(kind.fix[:1] if kind else ()), *entry.fix),
         sources=tuple(entry.sources),
+        detail=_detail(sighting, evidence),
     )
+
+
+def _detail(sighting: Sighting, evidence: LogEvidence) -> str:
+    """What the exception around the first line of a cause says; the line itself where it is none."""
+    hit = sighting.first
+    holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
+    said = Failure("", hit.text, hit.place, holder.frames if holder else ())
+    return redact_text((specifics(holder) if holder else "") or specifics(said))
 
 
 def _confidence_of(

@@ -297,7 +297,7 @@ class LogReader:
             self._keep_shown(cut)
             return
         last = list(islice(self._backwards(), ENDING_LINES))
-        found = [window for window in reversed(last) if is_ending(window.line) and not window.is_model_text]
+        found = [window for window in reversed(last) if is_ending(window.line) and window.is_report]
         found += [window for window in last[:_CLOSING_LINES] if is_error_line(window.line)]
         endings = (Failure(LAST_ERROR, window.line.text[:300], self._place(window)) for window in found)
         self._evidence.endings += endings

@@ -150,6 +150,11 @@ class LogWindow:
         return False
 
     @property
+    def is_report(self) -> bool:
+        """Whether the line says what happened: no code, no name of a test, no text of a model."""
+        return not (self.is_code or self.is_test_name or self.is_model_text)
+
+    @property
     def line_number(self) -> int:
         return self.chunk.first_line + self.chunk.data.count(b"\n", 0, self.bounds[0])
 

@@ -48,6 +48,8 @@ def _cause(cause: Cause, *, first: bool) -> RenderableType:
     lines: list[RenderableType] = []
     if not first:
         lines.append(Text.assemble("also: ", (cause.title, "bold"), f" ({cause.id})"))
+    if cause.detail:
+        lines.append(_indented(Text(f"in this log: {cause.detail}", "bold", overflow="fold")))
     lines.append(_indented(Text(cause.cause, overflow="fold")))
     lines.append(_indented(Text(f"confidence {cause.confidence}: {'; '.join(cause.why)}", "dim", overflow="fold")))
     for quote in cause.evidence[:3]:

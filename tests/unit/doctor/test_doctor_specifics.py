@@ -1,0 +1,78 @@
+"""What exceptions say about a run, as a sentence."""
+
+import pytest
+
+from rldbg.doctor.cleaning import Speaker
+from rldbg.doctor.evidence import Failure, LogPlace
+from rldbg.doctor.specifics import specifics
+
+PLACE = LogPlace("x.log", 1, 0, Speaker(), None)
+BELOW = "/v/lib/python3.11/site-packages/frob/core.py:7 in make"
+ABOVE = "/v/lib/python3.11/site-packages/quilt/sew.py:3 in sew"
+OWN = "/home/u/train.py:9 in main"
+
+
+@pytest.mark.parametrize(
+    ("headline", "frames", "words"),
+    [
+        (
+            "TypeError: make() got an unexpected keyword argument 'seam'",
+            (OWN, ABOVE, BELOW),
+            ("does not take the argument seam", "frob at frob/core.py:7", "called by quilt", "pip show quilt frob"),
+        ),
+        (
+            "TypeError: make() missing 1 required positional argument: 'size'",
+            (OWN,),
+            ("make() needs 'size'", "your code at /home/u/train.py:9"),
+        ),
+        (
+            "ImportError: cannot import name 'Seam' from 'frob.core' (/v/frob/core.py)",
+            (OWN, ABOVE),
+            ("frob.core has no Seam", "quilt asks for it", "pip show frob quilt"),
+        ),
+        (
+            "AttributeError: module 'frob' has no attribute 'bfloat4'",
+            (OWN,),
+            ("frob has no bfloat4", "your code asks for it"),
+        ),
+        (
+            "ModuleNotFoundError: No module named 'frob.old.pool'",
+            (BELOW, ABOVE),
+            ("frob has no module old.pool", "quilt asks for it"),
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of "
+            "79.11 GiB of which 1.02 GiB is free. Process 11 has 40.00 GiB memory in use. Of the allocated memory "
+            "30.22 GiB is allocated by PyTorch, and 3.31 GiB is reserved by PyTorch but unallocated.",
+            (),
+            (
+                "2.00 GiB were asked for on GPU 1, 1.02 GiB of its 79.11 GiB",
+                "process 11 holds 40.00 GiB",
+                "30.22 GiB in",
+            ),
+        ),
+        (
+            "ConnectionRefusedError: [Errno 111] Connect call failed ('127.0.0.1', 8000)",
+            (),
+            ("port 8000 of this node itself",),
+        ),
+        (
+            "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x896 and 1024x8)",
+            (),
+            ("896 columns", "1024 rows"),
+        ),
+    ],
+)
+def test_the_sentence_says_whose_call_how_much_and_where(headline, frames, words):
+    kind, _, message = headline.partition(": ")
+    said = specifics(Failure(kind, message, PLACE, frames))
+    assert [word for word in words if word not in said] == []
+
+
+@pytest.mark.parametrize(
+    "headline",
+    ["ValueError: bad seam", "AttributeError: 'NoneType' object has no attribute 'shape'", "KeyError: 'seam'"],
+)
+def test_what_says_no_more_than_its_words_has_no_sentence(headline):
+    kind, _, message = headline.partition(": ")
+    assert specifics(Failure(kind, message, PLACE, (OWN,))) == ""
