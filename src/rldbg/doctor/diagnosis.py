@@ -4,13 +4,19 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rldbg.core import Finding, redact_text
-from rldbg.doctor.evidence import Failure, Hit, excerpt
+from rldbg.doctor.evidence import LAST_ERROR, STILL_TRYING, Failure, Hit, excerpt
 from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.lazy import shown_by
 
 DiagnosisVerdict = Literal["found", "unknown", "healthy"]
 Confidence = Literal["high", "medium", "low"]
+
+
+_ENDS = {
+    LAST_ERROR: "the log ends with an error, and no known failure matches it",
+    STILL_TRYING: "the log ends while the program is still trying, and does not say why it fails",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,8 @@ class Diagnosis:
     read_files: int = 0
     read_bytes: int = 0
     engine: str = ""
+    unfinished: str = ""
+    """Where nothing failed: the progress bar in the middle of which a log ends."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -114,11 +122,15 @@ class Diagnosis:
             cause = self.root_causes[0]
             said = cause.detail.partition(";")[0].rstrip(".")
             return f"root cause: {cause.title} ({cause.id})" + (f": {said}" if said else "")
+        if self.unfinished:
+            return f"no failure found, but the log ends in the middle of a progress bar ({self.unfinished})"
         if self.verdict == "healthy":
             return "no failure found" if self.read_bytes or self.flights else "nothing was read: the logs are empty"
         held_up = sorted({rank for report in self.flights for rank in report.culprits})
         words = "the cause is not in these logs" + (f", only: {self.fallout[0].title}" if self.fallout else "")
-        if self.first_error is not None and not is_wrapper(self.first_error):
+        if self.first_error is not None and self.first_error.kind in _ENDS:
+            words = f"{_ENDS[self.first_error.kind]}: {self.first_error.message[:200]}"
+        elif self.first_error is not None and not is_wrapper(self.first_error):
             who = str(self.first_error.place.speaker)
             words = f"the failure begins with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")
             words += "; no known failure matches it"

@@ -70,7 +70,8 @@ def excerpt(text: str, matched: str, length: int) -> str:
 
 
 LAST_ERROR = "last error"
-"""The kind of a failure that only the end of a log tells."""
+STILL_TRYING = "still trying"
+"""The kinds of failures that only the end of a log tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class Failure:
     message: str
     place: LogPlace
     frames: tuple[str, ...] = ()
+    code: str = ""
+    """The line of code that failed, where the traceback shows it."""
     lines: int = 1
     """How many lines of the log it takes up."""
     chained: bool = False
@@ -132,6 +135,8 @@ class LogEvidence:
     """For each log, places (offset, step) where training continued."""
     done: dict[str, int] = field(default_factory=dict)
     """For each log the last place where training says that it has done all its steps."""
+    unfinished: dict[str, str] = field(default_factory=dict)
+    """For each log that ends in the middle of a progress bar what the bar says."""
     served: dict[tuple[str, str], int] = field(default_factory=dict)
     """For each log and process the last place where a server says that it answered a request."""
 

@@ -239,14 +239,22 @@ def _traceback(window: LogWindow, place: LogPlace) -> Failure | None:
         found = _as_exception(line.text)
         if found and (frames or is_remote) and not _is_shown_code(lines, number):
             message = _message(found, lines[max(0, number - 3) : number], lines[number + 1 : number + 3])
-            failure = Failure(found[0], message, place, tuple(frames), number + 2, chained=_is_chained(window))
+            code = _failing_line(lines[:number])
+            failure = Failure(found[0], message, place, tuple(frames), code, number + 2, chained=_is_chained(window))
             return replace(failure, warned=is_warning(window.line.text))
         if TRACEBACK in line.text:
             break
     if frames:
         kind, message = _shown_last(lines)
-        return Failure(kind, message, place, tuple(frames), len(lines), chained=_is_chained(window))
+        return Failure(kind, message, place, tuple(frames), lines=len(lines), chained=_is_chained(window))
     return _garbled(lines, place)
+
+
+def _failing_line(lines: Sequence[Line]) -> str:
+    """The code that a traceback shows under its last frame."""
+    last = next((at for at in reversed(range(len(lines))) if _frame_in(lines[at].text)), len(lines))
+    shown = _code_of(lines[last + 1]) if last + 1 < len(lines) else ""
+    return "" if CARETS.match(shown) or _RAISED.match(shown) else shown[:200]
 
 
 def _garbled(lines: Sequence[Line], place: LogPlace) -> Failure | None:
@@ -341,7 +349,7 @@ def cut_traceback(window: LogWindow, place: LogPlace) -> Failure | None:
             break
         lines.insert(0, line)
     frames = tuple(_as_frame(frame) for line in lines if (frame := _frame_in(line.text)))
-    return Failure(*_shown_last(lines), place, frames, len(lines)) if frames else None
+    return Failure(*_shown_last(lines), place, frames, lines=len(lines)) if frames else None
 
 
 def is_error_line(line: Line) -> bool:
@@ -354,6 +362,6 @@ def is_wrapper(failure: Failure) -> bool:
     return failure.kind.rpartition(".")[2].startswith(_WRAPPERS)
 
 
-def skeleton(failure: Failure) -> str:
-    """The failure without its numbers, addresses and paths: equal for repetitions of the same one."""
-    return re.sub(r"0x[0-9a-f]+|\d+|/[^\s:]+", "#", failure.headline)
+def skeleton(text: str) -> str:
+    """A line without its numbers, addresses and paths: equal for repetitions of the same one."""
+    return re.sub(r"0x[0-9a-f]+|\d+|/[^\s:]+", "#", text)

@@ -18,6 +18,7 @@ from rldbg.frameworks import frameworks
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]{3,}")
 _SAY_NOTHING = frozenset(
     {"object", "attribute", "nonetype", "argument", "keyword", "positional", "required", "missing"}
+    | {"error", "errors", "code", "detail", "found", "failed", "line", "file", "type", "value", "message"}
 )
 _SHARED_WORDS = 2
 _SHARED_WEIGHT = 0.4

@@ -47,6 +47,11 @@ _MISSING_END = (
     "run.json does not say how the run ended: the launcher was killed, or could not write; see dmesg -T for kills, and "
     "df -h and df -i of the run's folder"
 )
+_UNFINISHED = (
+    "the log ends in the middle of a progress bar ({bar}) and says no more: if the program is not running any more, it "
+    "was killed (dmesg -T | grep -i kill on its node, sacct -j <job>, kubectl describe pod <pod>) or wrote its error "
+    "elsewhere"
+)
 _LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
@@ -121,7 +126,11 @@ def conclude(
     elif end_is_missing and not failed:
         failed = True
         steps = [_MISSING_END]
+    unfinished = "" if failed or exit_code is not None else next(iter(evidence.unfinished.values()), "")
+    if unfinished:
+        steps = [_UNFINISHED.format(bar=unfinished)]
     return Diagnosis(
+        unfinished=unfinished,
         verdict="found" if found else "unknown" if failed else "healthy",
         root_causes=tuple(cause_of(sighting) for sighting in judgement.causes),
         fallout=tuple(cause_of(sighting) for sighting in judgement.fallout),

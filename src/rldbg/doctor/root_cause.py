@@ -284,6 +284,7 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
         and (evidence.read_only_aside or not failure.place.is_aside)
         and not evidence.survived(failure.last or failure.place)
         and not any(_belongs_to(hit, failure, library) for hit in counted)
+        and not any(library.entries[hit.entry].role is Role.BENIGN and _announces(hit, failure) for hit in counted)
     ]
     if not open_ones:
         return None

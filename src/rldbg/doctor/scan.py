@@ -16,11 +16,12 @@ from itertools import chain, islice
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in, stated_wait_s, stated_year
 from rldbg.doctor.endings import ENDING_LINES, is_ending
-from rldbg.doctor.evidence import LAST_ERROR, Failure, Hit, LogEnd, LogEvidence, LogPlace, excerpt
+from rldbg.doctor.evidence import LAST_ERROR, STILL_TRYING, Failure, Hit, LogEnd, LogEvidence, LogPlace, excerpt
 from rldbg.doctor.failures import cut_traceback, failure_at, is_error_line, skeleton
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern, too_slow
 from rldbg.doctor.signatures import Match, match_at
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, chunks, unreadable
+from rldbg.doctor.standing import is_tried_again
 from rldbg.doctor.window import FOLDED_UP_TO_BYTES, LogWindow, straddling
 
 KEPT_PER_SIGNATURE = 64
@@ -44,6 +45,8 @@ _PROGRESS = tuple(re.compile(words + _COUNTED) for words in (rb"steps?", rb"tera
 """Where training counts its steps. Each begins with plain letters: such expressions are searched for fast."""
 _DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of steps has been reached")
 """Where trainers say that all steps are done."""
+_BAR = re.compile(r"(?<!\d)(?P<done>\d{1,9})/(?P<total>\d{1,9}) \[\d\d:\d\d")
+"""How progress bars count."""
 _SERVED = re.compile(rb'POST /[^"\n]{0,80} HTTP/1\.[01]" 200')
 _NATIVE_STACK = re.compile(r"frame #\d+: |Exception raised from \w+ at |\s*$")
 _CLOCK_SHAPE = re.compile(rb"\d\d:\d\d:\d\d")
@@ -162,6 +165,7 @@ class LogReader:
             self._evidence.failures.append(replace(failure, known_as=known))
         if not self._failures:
             self._note_ending()
+            self._note_unfinished()
         last, lines = self._last_stamp()
         closing = next((each.line_number for each in self._backwards() if not _NATIVE_STACK.match(each.line.text)), 0)
         self._evidence.ends.append(LogEnd(self._source.name, self._source.speaker, last, lines, self._bytes, closing))
@@ -232,7 +236,7 @@ class LogReader:
         failure = failure_at(window, pattern.anchor, self._place(window))
         if failure is None:
             return
-        key = f"{failure.place.speaker.pid}{failure.place.speaker.rank}{skeleton(failure)}"
+        key = f"{failure.place.speaker.pid}{failure.place.speaker.rank}{skeleton(failure.headline)}"
         if key in self._failures:
             first = self._failures[key]
             self._failures[key] = replace(first, count=first.count + 1, last=failure.place)
@@ -299,8 +303,16 @@ class LogReader:
         last = list(islice(self._backwards(), ENDING_LINES))
         found = [window for window in reversed(last) if is_ending(window.line) and window.is_report]
         found += [window for window in last[:_CLOSING_LINES] if is_error_line(window.line)]
-        endings = (Failure(LAST_ERROR, window.line.text[:300], self._place(window)) for window in found)
+        ends = [(LAST_ERROR, window) for window in found] + [(STILL_TRYING, window) for window in _still_trying(last)]
+        endings = (Failure(kind, window.line.text.strip()[:300], self._place(window)) for kind, window in ends)
         self._evidence.endings += endings
+
+    def _note_unfinished(self) -> None:
+        """The progress bar in the middle of which a log ends."""
+        bars = (_BAR.search(window.line.text) for window in islice(self._backwards(), _CLOSING_LINES))
+        last = next((bar for bar in bars if bar), None)
+        if last and int(last["done"]) < int(last["total"]):
+            self._evidence.unfinished[self._source.name] = f"{last['done']}/{last['total']}"
 
     def _keep_shown(self, failure: Failure) -> None:
         """The entries of an exception whose own line was cut off, and whose words the code that raises it shows."""
@@ -318,3 +330,11 @@ class LogReader:
             if stamp := stamp_in(clean(raw[:600]).text, year=self._year):
                 return stamp, lines
         return None, lines
+
+
+def _still_trying(last: Sequence[LogWindow]) -> list[LogWindow]:
+    """The line with which a log ends, if it says that something is tried again and a line above says the same."""
+    said = [skeleton(window.line.text) for window in last]
+    if not said or not is_tried_again(last[0].line.text) or said[0] not in said[1:]:
+        return []
+    return [last[0]]

@@ -40,6 +40,11 @@ _ADDRESS = re.compile(
     r"|(?:https?://|to host |address |at |to )\[?(?P<host3>[\w.-]{2,80})\]?:(?P<port3>\d{2,5})\b"
 )
 _REFUSED = re.compile(r"(?i)connection refused|connect call failed|cannot connect to host|connection attempts failed")
+_NAMES_NO_PLACE = re.compile(
+    r"(?:KeyError|IndexError|ZeroDivisionError|UnboundLocalError|AssertionError$|TypeError|ValueError: not enough|"
+    r"ValueError: too many|AttributeError: 'NoneType'|RuntimeError: (?:shape|The size of tensor|cannot reshape))"
+)
+"""Exceptions whose words do not say what they are about."""
 _PRODUCT = re.compile(r"mat1 and mat2 shapes cannot be multiplied \((?P<a>\d+)x(?P<b>\d+) and (?P<c>\d+)x(?P<d>\d+)\)")
 
 
@@ -47,7 +52,8 @@ def specifics(failure: Failure) -> str:
     """One sentence on what the exception itself says, or nothing where it says no more than its own words."""
     said = failure.headline
     sentences = (each(said, failure.frames) for each in (_interface, _memory, _refused, _product))
-    return next((sentence for sentence in sentences if sentence), "")
+    shown = f"the failing line is: {failure.code}" if failure.code and _NAMES_NO_PLACE.match(said) else ""
+    return next((sentence for sentence in sentences if sentence), shown)
 
 
 def package_of(frame: str) -> str:

@@ -61,9 +61,14 @@ def _is_header(before: str) -> bool:
     return len(names) <= _WORDS_BEFORE and not any("Error" in name or "Exception" in name for name in names)
 
 
+def is_tried_again(text: str) -> bool:
+    """Whether a line says that something is tried again."""
+    return bool(_TRIED_AGAIN.match(text))
+
+
 def is_warning(text: str) -> bool:
     """Whether a clean line is one that its own logger calls a warning, or says that something is tried again."""
-    if _TRIED_AGAIN.match(text):
+    if is_tried_again(text):
         return True
     if _PYTHON_WARNING.match(text):
         return True

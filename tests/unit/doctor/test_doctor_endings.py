@@ -109,3 +109,15 @@ def test_an_end_before_all_steps_were_done_is_not_the_end_of_the_run(index, tmp_
     log = tmp_path / "x.log"
     log.write_text("bash: line 3: module: command not found\nTraining Progress: 100%|##| 3/3\n")
     assert diagnose([log], index=index).verdict == "healthy"
+
+
+def test_a_log_that_ends_in_the_middle_of_a_progress_bar_says_so(index, tmp_path):
+    log = tmp_path / "x.log"
+    log.write_text("loading\nTrain:  40%|####      | 60/150 [23:07<5:43:53, 146.34s/it]\n")
+    found = diagnose([log], index=index)
+    assert found.verdict == "healthy"
+    assert "60/150" in found.headline
+    assert found.next
+    assert diagnose([log], index=index, exit_code=0).headline == "no failure found"
+    log.write_text("loading\nTrain: 100%|##########| 150/150 [23:07<00:00, 146.34s/it]\n")
+    assert diagnose([log], index=index).headline == "no failure found"
