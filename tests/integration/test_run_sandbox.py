@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rldbg.launch.dry_run import execution
 from rldbg.launch.dry_run.execution import METHODS, execute
 
 HARMFUL = """\
@@ -129,6 +130,14 @@ def test_a_plain_user_has_the_same_sandbox(tmp_path_factory):
     assert answer.stdout.strip() == "namespaces [('python', 'train.py', 'y', 'x')]"
     assert not Path("/tmp/rldbg-left-behind").exists()
     assert not (folder / "here").exists()
+
+
+def test_limits_that_the_user_may_raise_are_no_reason_to_stop(tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "may_raise_limits", lambda: True)
+    script = tmp_path / "train.sh"
+    script.write_text("set -e\nulimit -Sn 500\nulimit -Hn 1000\nulimit -n 2000\npython train.py $(ulimit -Sn)\n")
+    done = execute(["bash", str(script)], cwd=tmp_path, script=script, environment=dict(os.environ))
+    assert [call.argv[1:2] for call in done.calls] == [("train.py",)]
 
 
 def test_where_no_sandbox_is_to_be_had_nothing_is_started(tmp_path):

@@ -32,6 +32,7 @@ from rldbg.launch.script import check_syntax, read_commands
 _DEMAND = re.compile(r"(?m): line \d+: (\w+): ")
 """How bash says that `${NAME:?...}` has no value."""
 _MOST_DEMANDS = 5
+_NO_SUCH_FILE = re.compile(r"([\w./@+-]*[\w-]\.?[\w-]+)['\"]?: No such file or directory")
 _MARK = "rldbg.mark=1"
 _ELF = b"\x7fELF"
 
@@ -135,7 +136,16 @@ def _observe(request: Request, run_folder: Path) -> tuple[DryRun | None, list[Co
     insisted, behind = _insist(request, environment)
     if not behind:
         return dry_run, commands
-    return replace(insisted, output=dry_run.output, passed=(dry_run.last, *insisted.passed)), behind
+    stops = () if _lacks_its_own_output(dry_run) else (dry_run.last,)
+    return replace(insisted, output=dry_run.output, passed=(*stops, *insisted.passed)), behind
+
+
+def _lacks_its_own_output(dry_run: DryRun) -> bool:
+    """Whether the file that the script misses is one that an earlier program of it was told to make: in a dry run none
+    is made."""
+    said = [line for line in dry_run.output.splitlines() if line.strip()]
+    missing = _NO_SUCH_FILE.search(said[-1]) if said else None
+    return missing is not None and any(missing[1] in word for call in dry_run.calls for word in call.argv[1:])
 
 
 def _insist(request: Request, environment: dict[str, str]) -> tuple[DryRun, list[Command]]:

@@ -27,6 +27,7 @@ _STUB = Path(__file__).parent / "shell" / "stub.sh"
 _PACKAGES = str(Path(__file__).parents[3])
 _SLEEPS_UNTIL_WAITING = 100
 _SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/sbin", "")
+_CAP_SYS_RESOURCE = 24
 _TAIL_BYTES = 20_000
 _VERSIONED_PYTHON = re.compile(r"python3\.\d+")
 
@@ -159,6 +160,15 @@ def _wait(process: subprocess.Popen[bytes], results: Path, limit_s: float) -> st
     return ended
 
 
+def may_raise_limits() -> bool:
+    """Whether `ulimit` may exceed the hard limits: by CAP_SYS_RESOURCE, which no sandbox can pass on."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> _CAP_SYS_RESOURCE & 1)
+    return False
+
+
 def _environment(
     environment: Mapping[str, str], bin_folder: Path, results: Path, programs: Mapping[str, str]
 ) -> dict[str, str]:
@@ -171,6 +181,7 @@ def _environment(
         f"{PREFIX}_BASH_ENV": environment.get("BASH_ENV", ""),
         f"{PREFIX}_NAMES": " ".join([*RECORDED, *commands(), *_python_names(programs)]),
         f"{PREFIX}_ADDRESSES": _addresses(),
+        f"{PREFIX}_RAISES_LIMITS": "1" if may_raise_limits() else "",
         "BASH_ENV": str(_PRELUDE),
         "PATH": f"{bin_folder}{os.pathsep}{environment.get('PATH', os.defpath)}",
     }

@@ -64,6 +64,10 @@ command_not_found_handle() {
 
 : "${RLDBG_DRY_MAIN:=$$}"
 export RLDBG_DRY_AT RLDBG_DRY_OPTIONS RLDBG_DRY_MAIN RLDBG_DRY_CAPTURED
+if [[ -n ${RLDBG_DRY_RAISES_LIMITS-} ]]; then
+  # Outside a sandbox this user may.
+  ulimit() { builtin ulimit "$@" 2>/dev/null || (($# > 1)); }
+fi
 if [[ -n ${RLDBG_DRY_KEEP_OTHERS-} ]]; then
   # Without a process namespace, signals would reach the machine's real processes.
   kill() { [[ $1 != -0 ]] || builtin kill "$@"; }
