@@ -67,10 +67,10 @@ _OF_LAUNCHERS = (
     r"(?:code|status|exitcode|rc)\b ?[:=]? ?\(?(?:-?[1-9]\d{0,9})\b",
     r".{0,120}\b(?:exit_?code|returncode|exit_status|exitcode) ?[:=] ?-?[1-9]\d{0,9}\b",
     r".{0,120}\breturned non-zero exit status\b",
-    r".{0,160}\b(?:[Jj]ob|[Tt]ask|[Rr]un|[Ww]orker|[Pp]rocess|[Cc]ommand|[Tt]raining|[Ss]erver|[Ss]tep)\b"
-    r".{0,80}\b(?:FAILED|failed|crashed|was killed|died|aborted|terminated unexpectedly)\b",
+    r".{0,160}\b(?:[Jj]ob|[Rr]un|[Ww]orker|[Pp]rocess|[Cc]ommand|[Tt]raining|[Ss]erver|[Ss]tep)\b.{0,80}"
+    r"\b(?:FAILED|failed|crashed|was killed|died|aborted|terminated unexpectedly)(?:\W{0,3}$| with |: \D)",
     r".{0,60}\b(?:FAILED|FAILURE|ABORTED)\W{0,4}$",
-    r".{0,40}(?:❌|✗|✘)",
+    r"❌ ",
 )
 _ENDS = re.compile(
     "|".join(
@@ -89,7 +89,7 @@ _ENDS = re.compile(
 _NO_END = re.compile(
     r"\[\d+\][+-]? +(?:Terminated|Killed|Done)|.{0,200}\b(?:SIGTERM|SIGINT|exit code:? (?:-15|-2|0)\b)"
     r"|.{0,400}\b(?:INTENDED_|by an? user request|intentional)"
-    r"|.{0,200}\b(?:0 (?:failed|errors?)|(?:failed|errors?|failures?)[\"']?\W{1,3}0)\b"
+    r"|.{0,400}[:=] ?0\W{0,3}$|.{0,200}\b(?:0 (?:failed|errors?)|(?:failed|errors?|failures?)[\"']?\W{1,3}0)\b"
 )
 """How shells and launchers report processes that they were asked to end, and how nothing is counted."""
 ENDING_LINES = 25

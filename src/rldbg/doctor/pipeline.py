@@ -110,7 +110,7 @@ def conclude(
     engine: str = "",
 ) -> Diagnosis:
     """The diagnosis of evidence already gathered."""
-    judgement = judge(evidence, library)
+    judgement = judge(evidence, library, ended_well=exit_code == 0)
     environment = environment or {}
 
     def cause_of(sighting: Sighting) -> Cause:

@@ -28,8 +28,9 @@ _CHAIN_LINES = 4
 """Between two tracebacks of a chain: the sentence that says so, and blank lines."""
 
 
-def judge(evidence: LogEvidence, library: Library) -> Judgement:
-    """The root causes among everything seen."""
+def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) -> Judgement:
+    """The root causes among everything seen; how a log ends says nothing where the program is known to have ended
+    well."""
     seen = sightings(evidence, library)
     aside = [] if evidence.read_only_aside else _only_aside(seen, library)
     notes = [s for s in seen.values() if s.survived or s in aside or _is_harmless(s, evidence)]
@@ -40,7 +41,7 @@ def judge(evidence: LogEvidence, library: Library) -> Judgement:
     unknown = _first_unknown(evidence, library, seen)
     if unknown is not None and (is_wrapper(unknown) or unknown.kind == HEADLESS if errors else unknown.warned):
         unknown = None
-    if unknown is None and not errors:
+    if unknown is None and not errors and not ended_well:
         unknown = _ending(evidence, notes)
     causes = _causes(candidates, errors, library)
     bystanders = bystanders_of(causes, evidence, library)

@@ -121,3 +121,16 @@ def test_a_log_that_ends_in_the_middle_of_a_progress_bar_says_so(index, tmp_path
     assert diagnose([log], index=index, exit_code=0).headline == "no failure found"
     log.write_text("loading\nTrain: 100%|##########| 150/150 [23:07<00:00, 146.34s/it]\n")
     assert diagnose([log], index=index).headline == "no failure found"
+
+
+def test_counters_at_the_end_of_a_healthy_log_are_no_failures(index, tmp_path):
+    log = tmp_path / "x.log"
+    log.write_text("num ray task events failed to report to aggregator: 0\nnumber of workers that died: 0\n")
+    assert diagnose([log], index=index).verdict == "healthy"
+
+
+def test_a_program_that_ended_well_is_healthy_however_its_log_ends(index, tmp_path):
+    log = tmp_path / "x.log"
+    log.write_text("step 3\nmake: *** [Makefile:12: all] Error 2\n")
+    assert diagnose([log], index=index).verdict == "unknown"
+    assert diagnose([log], index=index, exit_code=0).verdict == "healthy"
