@@ -9,11 +9,13 @@ from rldbg.doctor.cleaning import Line
 from rldbg.doctor.standing import is_information, is_setting, is_warning
 
 _OF_SHELLS = (
-    r"(?:\S+: )?(?:line \d+: )?(?:\d+: )?.{0,200}: (?:command not found|not found|[Nn]o such file or directory|"
-    r"[Pp]ermission denied|cannot execute.{0,60}|unbound variable|syntax error.{0,80}|Argument list too long)\s*$",
-    r"(?:\S+: line \d+: +\d+ )?(?:Killed|Terminated|Aborted|Bus error|Illegal instruction|Segmentation fault|Hangup|"
+    r"(?:\S+: line \d+: |\S+: \d+: |-?(?:\S*/)?(?:ba|da|z|k|c|tc)?sh: ).{0,200}(?:command not found|not found|"
+    r"unbound variable|[Nn]o such file or directory|[Pp]ermission denied|cannot execute.{0,60}|syntax error.{0,80}|"
+    r"Argument list too long)\s*$",
+    r"(?:\S+: line \d+: +\d+ )?(?:Killed|Aborted|Bus error|Illegal instruction|Segmentation fault|"
     r"Floating point exception)(?: *\(core dumped\))?(?: .{0,200})?$",
 )
+"""Not what SIGTERM and SIGHUP ended: scripts end their own servers so."""
 _OF_NATIVE_CODE = (
     r"\*\*\* (?:stack smashing|buffer overflow|Error in|SIG\w+ |Process received signal|Aborted at)",
     r"terminate called (?:after|without|recursively)|\s*what\(\): ",
@@ -24,7 +26,7 @@ _OF_NATIVE_CODE = (
 )
 _OF_LANGUAGES = (
     r"thread '.{1,80}' (?:\(\d+\) )?panicked at",
-    r"error(?:\[E\d{4}\])?: (?:could not compile|aborting due to|.{1,200})$",
+    r"error\[E\d{4}\]: |error: (?:could not compile|aborting due to)",
     r"panic: \S|goroutine \d+ \[\w",
     r'Exception in thread "|Caused by: [\w.$]+(?:Exception|Error)|(?:[a-z]\w*\.){2,}\w*(?:Exception|Error)(?:: |$)',
     r"(?:Uncaught|Unhandled) \w*(?:Error|Exception|Rejection)",

@@ -87,6 +87,11 @@ wandb: Synced 5 W&B file(s)
 Closing process 293866 via signal SIGTERM
 {'train_runtime': 12.2, 'train_loss': 0.1}
 num_failed_requests: 0
+run.sh: line 40:  4711 Terminated              python serve.py
+rm: cannot remove 'out/tmp': No such file or directory
+cat: out/notes.txt: No such file or directory
+nanobind: leaked 3 instances!
+resource_tracker: There appear to be 1 leaked shared_memory objects to clean up at shutdown
 """
 
 
