@@ -40,6 +40,7 @@ _ADDRESS = re.compile(
     r"|(?:https?://|to host |address |at |to )\[?(?P<host3>[\w.-]{2,80})\]?:(?P<port3>\d{2,5})\b"
 )
 _REFUSED = re.compile(r"(?i)connection refused|connect call failed|cannot connect to host|connection attempts failed")
+_NOBODY = re.compile(r"(?i)connection refused|connect call failed")
 _NAMES_NO_PLACE = re.compile(
     r"(?:KeyError|IndexError|ZeroDivisionError|UnboundLocalError|AssertionError$|TypeError|ValueError: not enough|"
     r"ValueError: too many|AttributeError: 'NoneType'|RuntimeError: (?:shape|The size of tensor|cannot reshape))"
@@ -152,7 +153,8 @@ def _refused(said: str, _frames: Sequence[str]) -> str:
     host = address["host"] or address["host2"] or address["host3"]
     port = address["port"] or address["port2"] or address["port3"]
     where = "this node itself" if host in ("127.0.0.1", "localhost", "0.0.0.0", "::1") else f"host {host}"
-    return f"nothing listened on port {port} of {where}."
+    nobody = "nothing listened on" if _NOBODY.search(said) else "no connection was made to"
+    return f"{nobody} port {port} of {where}."
 
 
 def _product(said: str, _frames: Sequence[str]) -> str:
