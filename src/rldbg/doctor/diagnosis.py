@@ -124,6 +124,8 @@ class Diagnosis:
             return f"root cause: {cause.title} ({cause.id})" + (f": {said}" if said else "")
         if self.unfinished:
             return f"no failure found, but the log ends in the middle of a progress bar ({self.unfinished})"
+        if self.verdict == "healthy" and self.notes:
+            return f"no failure found; seen, and not the end of the run: {self.notes[0].title}"
         if self.verdict == "healthy":
             return "no failure found" if self.read_bytes or self.flights else "nothing was read: the logs are empty"
         held_up = sorted({rank for report in self.flights for rank in report.culprits})
