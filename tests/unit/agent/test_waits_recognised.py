@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import select
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -16,10 +18,10 @@ import pytest
 
 from rldbg.agent.waits.client_calls import pool_wait
 from rldbg.agent.waits.connected import connected_processes
-from rldbg.agent.waits.kernel import all_processes, file_facts, listener
+from rldbg.agent.waits.kernel import all_processes, file_facts, file_lock_holders, listener
 from rldbg.agent.waits.library_calls import library_wait
 from rldbg.agent.waits.looking import Looking, lock_key
-from rldbg.agent.waits.objects import OwnObject
+from rldbg.agent.waits.objects import OwnObject, path_text
 from rldbg.agent.waits.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
 from rldbg.agent.waits.source import Sources
@@ -102,6 +104,43 @@ def test_a_message_that_is_waited_for_in_c_is_named():
     replies.answers.put(None)
     thread.join()
     assert thing(wait) == "a message on ZeroMQ socket `replies`"
+
+
+def test_who_inherited_a_locked_file_holds_the_lock(tmp_path):
+    path = tmp_path / "gpu0.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert file_lock_holders(os.getpid(), str(path)) == [os.getpid()]
+        tool = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[file.fileno()])
+    with tool:
+        assert file_lock_holders(os.getpid(), str(path)) == [tool.pid]
+        tool.communicate(b"")
+    assert file_lock_holders(os.getpid(), str(path)) == []
+
+
+@pytest.mark.parametrize("parts", [("shard_2", "model.safetensors"), ("/nowhere", "step_4")])
+def test_paths_are_read_as_they_are_written(parts):
+    assert path_text(OwnObject(Path(*parts))) == "/".join(parts)
+    assert path_text(OwnObject("text")) == ""
+
+
+def test_an_event_that_was_replaced_meanwhile_is_told():
+    class Weights:
+        def __init__(self):
+            self.updated = threading.Event()
+
+        def wait(self):
+            self.updated.wait()
+
+    weights = Weights()
+    first, thread = weights.updated, threading.Thread(target=weights.wait)
+    thread.start()
+    assert not _until_waits(thread.ident, "event")["replaced"]
+    weights.updated = threading.Event()
+    wait = _until_waits(thread.ident, "event")
+    first.set()
+    thread.join()
+    assert wait["replaced"] and wait["name"] == "self.updated"
 
 
 def test_where_a_local_socket_listens_is_told(tmp_path):

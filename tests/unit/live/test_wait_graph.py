@@ -245,7 +245,7 @@ def test_those_who_wait_for_the_same_semaphore_are_not_expected_to_release_it():
     (found,) = explain([_process(1, *threads, ended=[{"kind": "thread", "name": "client-0"}])])
     assert found.kind == "gone" and found.verdict.endswith(
         "no thread is seen holding it: it was acquired and never released; thread client-0 has ended; thread client-3 "
-        "waits in the same way"
+        "waits for the same semaphore"
     )
     # AND one that is released as a signal by those who wait for it themselves was not acquired by anybody
     (signal,) = explain([_process(1, *(_thread(name, _semaphore(["refill:3"])) for name in ("client-2", "client-3")))])
@@ -538,3 +538,56 @@ def test_who_completes_futures_by_looking_them_up_is_followed():
     dispatcher = _thread("dispatcher", {"kind": "socket", "file": {"peer": "1.2.3.4:80"}})
     (found,) = explain([_process(1, _thread("MainThread", future, main=True), dispatcher)])
     assert "thread dispatcher may complete it, and waits" in found.verdict
+
+
+def _queue(kind, **more):
+    return {"kind": kind, "name": "jobs", "key": "0x9", "type": "Queue", "size": 0, "ended_by": [], "users": []} | more
+
+
+def test_items_that_were_taken_and_not_marked_are_no_deadlock_with_who_takes_the_next():
+    joins = _queue("queue_join", unmarked=2, users=[{"who": "scorer", "acts": ["task_done"]}])
+    takes = _queue("queue_get", users=[{"who": "MainThread", "acts": ["put"]}])
+    (found,) = explain([_process(1, _thread("MainThread", joins, main=True), _thread("scorer", takes))])
+    assert found.kind == "gone" and "2 items were taken and never marked as done" in found.verdict
+
+
+def test_a_name_that_stands_for_another_object_by_now_is_told():
+    event = {"kind": "event", "name": "self.updated", "key": "0x5", "replaced": True, "ended_by": ["set"], "users": []}
+    (found,) = explain([_process(1, _thread("MainThread", event, main=True))])
+    assert "`self.updated` is another object by now" in found.verdict
+
+
+def test_a_thread_that_has_ended_in_the_process_that_fills_a_queue_is_told():
+    takes = _queue("queue_get", between="processes", ends=[2])
+    rests = _thread("MainThread", {"kind": "event", "name": "stop", "key": "0x7", "users": []}, main=True)
+    engine = _process(2, rests, ended=[{"kind": "thread", "name": "engine-loop"}])
+    found = explain([_process(1, _thread("MainThread", takes, main=True)), engine])
+    said = "job@2 has its other end, and what it runs now does not use it: thread engine-loop has ended"
+    assert any(said in each.verdict for each in found)
+
+
+def test_an_end_of_a_pipe_that_was_only_inherited_is_told():
+    reads = {"kind": "pipe", "call": "read", "file": {"kind": "pipe"}, "ends": [2], "sockets": [[2, 9]]}
+    dead = {"pid": 3, "state": "zombie", "exit": "exit code 0"}
+    reader = _process(1, _thread("MainThread", reads, main=True), children=[dead])
+    for connections, severity in (([], "error"), ([9], "info")):
+        sleeps = _thread(
+            "MainThread", {"kind": "sleep", "polls": "", "again": True}, main=True, connections=connections
+        )
+        (found,) = explain([reader, _process(2, sleeps)])
+        assert found.to_finding().severity == severity
+        assert ("runs nothing that uses it (child process 3 has ended" in found.verdict) == (severity == "error")
+
+
+def test_ranks_that_are_elsewhere_are_told_with_one_that_polls():
+    key = {"kind": "store", "name": "store", "keys": ["go"]}
+    polls = {"kind": "sleep", "polls": "while `ready < world` (ready = 2, world = 3)"}
+    other = {"kind": "sleep", "polls": "until `path.exists()` (path = 'shard_2')"}
+    ranks = [
+        _rank(1, key),
+        _rank(0, polls, sets=["go"]),
+        _rank(2, other),
+    ]
+    found = explain(ranks)
+    assert "rank 0 should set it, but polls" in found[0].verdict
+    assert "meanwhile rank 2 polls (a loop until `path.exists()` (path = 'shard_2'))" in found[0].verdict

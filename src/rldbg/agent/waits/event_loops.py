@@ -6,7 +6,7 @@ from typing import Any
 
 from .client_calls import pool_wait, rpc_wait
 from .distributed_calls import ray_task
-from .looking import barrier_facts, queue_facts, queue_of, ray_queue_wait, serves
+from .looking import barrier_facts, queue_facts, queue_of, ray_queue_wait, serves, was_replaced
 from .objects import Frame, Object, chain_of, exception_text, is_a
 from .places import is_users, users_place
 from .resolving import resolve
@@ -243,9 +243,13 @@ def _name_of(value: Object | None, place: Frame, sources: Sources) -> str:
 def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources: Sources) -> dict[str, Any]:
     value = queue_of(frame) or frame.variable("self")
     name = _name_of(value, frames[user], sources)
+    method = frame.function.rpartition(".")[2]
+    called = [call.name for call in sources.calls_at(frames[user]) if call.method == method and call.receiver]
+    replaced = next((e for e in called if not name and was_replaced(value, e, [method], frames[user], sources)), "")
     wait: dict[str, Any] = {
         "kind": kind,
-        "name": name,
+        "name": name or replaced,
+        "replaced": bool(replaced),
         "type": f"{frame.file.split('/')[-2]}.{value.kind}" if value is not None else "asyncio",
     }
     if value is None:

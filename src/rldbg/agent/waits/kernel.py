@@ -222,7 +222,8 @@ def process_facts(pid: int) -> Facts:
     words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(words) < 2:
         return {}
-    command = read_text(f"/proc/{pid}/cmdline").replace("\0", " ").strip() or read_text(f"/proc/{pid}/comm").strip()
+    given = read_text(f"/proc/{pid}/cmdline").replace("\0", " ") or read_text(f"/proc/{pid}/comm")
+    command = " ".join(given.split())
     facts: Facts = {
         "pid": pid,
         "parent": int(words[1]),
@@ -366,7 +367,33 @@ def file_lock_holders(pid: int, path: str) -> list[int]:
     except OSError:
         return []
     name = _lock_name(facts)
-    return [int(row[4]) for row in _held_locks() if row[5] == name]
+    takers = [int(row[4]) for row in _held_locks() if row[5] == name]
+    # Who took it may have ended or closed the file: those that inherited it keep the lock.
+    keepers = _keeping_open(name) if takers else []
+    hidden = [pid for pid in takers if process_facts(pid) and not os.access(f"/proc/{pid}/fd", os.R_OK)]
+    return list(dict.fromkeys([*keepers, *hidden]))
+
+
+def _keeping_open(name: str) -> list[int]:
+    """Processes with an open file that has a lock, by the name of the file in `/proc/locks`."""
+    found = []
+    for pid in (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()):
+        try:
+            descriptors = [each.name for each in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            continue
+        files = [each for each in descriptors if _name_of_open(pid, each) == name]
+        if any("lock:" in read_text(f"/proc/{pid}/fdinfo/{each}") for each in files):
+            found.append(pid)
+    return found
+
+
+def _name_of_open(pid: int, descriptor: str) -> str:
+    try:
+        return _lock_name(Path(f"/proc/{pid}/fd/{descriptor}").stat())
+    except OSError:
+        # It was closed meanwhile.
+        return ""
 
 
 def contested_file(pid: int, *, own: bool = False) -> str:

@@ -233,5 +233,6 @@ _RULES: WaitRules = (
     ("ray/_private/worker.py", frozenset({"main_loop"}), _idle),
     ("importlib._bootstrap>", frozenset({"acquire"}), _import),
     ("asyncio/base_events.py", frozenset({"run_forever", "run_until_complete"}), _loop),
+    ("asyncio/runners.py", frozenset({"run"}), _loop),
     ("threading.py", frozenset({"acquire", "__enter__"}), _semaphore),
 )

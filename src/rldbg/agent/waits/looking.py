@@ -28,8 +28,14 @@ LOCKS = (
 )
 
 # Where the objects of multiprocessing keep the semaphore that they are made of: locks, events, conditions, barriers.
-_SEMAPHORES = (("_semlock",), ("_flag", "_semlock"), ("_lock", "_semlock"), ("_cond", "_lock", "_semlock"))
-_SYNCHRONIZED = ("SemLock", "Event", "Condition", "Barrier")
+_SEMAPHORES = (
+    ("_semlock",),
+    ("_flag", "_semlock"),
+    ("_lock", "_semlock"),
+    ("_cond", "_lock", "_semlock"),
+    ("_rlock", "_semlock"),
+)
+_SYNCHRONIZED = ("SemLock", "Event", "Condition", "Barrier", "Queue", "SimpleQueue")
 
 
 class Looking:
@@ -58,6 +64,16 @@ class Looking:
                 return call.name
         return next((call.name for call in calls if call.method in methods and call.receiver is not None), "")
 
+    def is_replaced(self, value: Object | None, name: str, *methods: str) -> bool:
+        """Whether the user's line gives this name to another object of the same kind by now."""
+        return self.place is not None and was_replaced(value, name, methods, self.place, self.sources)
+
+
+def was_replaced(value: Object | None, name: str, methods: Sequence[str], place: Frame, sources: Sources) -> bool:
+    calls = [call for call in sources.calls_at(place) if call.name == name and call.method in methods]
+    now = [found for call in calls if (found := resolve(call.receiver, place)) is not None]
+    return value is not None and bool(now) and all(e.kind == value.kind and e.address != value.address for e in now)
+
 
 WaitRule = Callable[[Frame, Looking], Wait]
 WaitRules = tuple[tuple[str, frozenset[str], WaitRule], ...]
@@ -67,10 +83,12 @@ WaitRules = tuple[tuple[str, frozenset[str], WaitRule], ...]
 def own_wait(frame: Frame, kind: str, looking: Looking, *methods: str, **facts: Any) -> Wait:
     """A wait for the object whose method this is."""
     value = frame.variable("self")
+    name = looking.name(value, *methods)
     return {
         "kind": kind,
         "type": value.kind if value is not None else "",
-        "name": looking.name(value, *methods),
+        "name": name,
+        "replaced": looking.is_replaced(value, name, *methods),
         "key": f"{value.address:#x}" if value is not None else "",
         "shared": shared_key(value),
         "timeout": has_timeout(frame),
@@ -92,10 +110,12 @@ def queue_of(frame: Frame) -> Object | None:
 
 def queue_facts(queue: Object) -> Wait:
     items, limit = queue.get("queue") or queue.get("_queue"), queue.get("_maxsize") or queue.get("maxsize")
+    unmarked = queue.get("unfinished_tasks") or queue.get("_unfinished_tasks")
     return {
         "key": f"{queue.address:#x}",
         "size": items.length() if items is not None else None,
         "limit": limit.number() if limit is not None else None,
+        "unmarked": unmarked.number() if unmarked is not None else None,
     }
 
 

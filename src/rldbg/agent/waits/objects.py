@@ -218,6 +218,15 @@ def exception_text(error: Object) -> str:
     return error.kind if plain in (None, "") else f"{error.kind}: {plain}"
 
 
+def path_text(value: Object) -> str:
+    """A path of `pathlib`, which keeps its parts; empty for anything else."""
+    if not is_a(value, "PurePath"):
+        return ""
+    parts = next((found for name in ("_raw_paths", "_parts") if (found := value.get(name)) is not None), None)
+    texts = [text for each in (parts.elements() if parts is not None else []) if (text := each.text())]
+    return "/".join(texts).replace("//", "/", 1)
+
+
 def chain_of(coroutine: Object | None) -> Iterator[Suspended]:
     """A coroutine and what it awaits, outermost first, as far as these are coroutines."""
     for _ in range(100):

@@ -54,11 +54,13 @@ _ADDED_TO_STACKS = (
     "shares",
 )
 _MOST_HELD = 100
+# Loops that are written in C show only who runs them.
+_LOOPS = ("asyncio/base_events.py", "asyncio/runners.py")
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 # These are often kept in a table by request, and ended by who looks them up there.
 _DISPATCHED = ("future", "event")
 # Waits that are followed through processes which are not inspected otherwise, and through how many.
-_FOLLOWED, _MOST_BEHIND = ("child", "pipe", "stdin"), 4
+_FOLLOWED, _MOST_BEHIND = ("child", "pipe", "stdin", "file_lock"), 4
 _READING = ("queue_get", "stream", "stdin")
 _FILLING = frozenset({"put", "put_nowait", "send", "send_bytes", "put_async", "put_nowait_batch"})
 _OPPOSITE = {
@@ -171,7 +173,7 @@ def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
         "main": thread.native == pid or thread.name == "MainThread",
         "background": users_place(thread.frames) is None and not _runs_an_item(thread.frames),
         "pooled": any(frame.file.endswith(_POOLS) for frame in thread.frames[users_place(thread.frames) or 0 :]),
-        "loops": any(frame.file.endswith("asyncio/base_events.py") for frame in thread.frames),
+        "loops": any(frame.file.endswith(_LOOPS) for frame in thread.frames),
         "daemon": thread.daemon,
         "serves": any(frame.file.endswith("grpc/_server.py") for frame in thread.frames),
         "frames": [frame_facts(frame) for frame in thread.frames],

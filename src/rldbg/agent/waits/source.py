@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .objects import Frame, Object, exception_text, is_a
+from .objects import Frame, Object, exception_text, is_a, path_text
 from .resolving import resolve, texts_of
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WITH = (ast.With, ast.AsyncWith)
-_FILE_CALLS = ("os.read", "os.write", "os.fdopen", "os.sendfile", "os.close")
+_FILE_CALLS = ("os.read", "os.write", "os.fdopen", "os.sendfile")
 SETTING = frozenset({"set", "add", "append", "compare_set", "multi_set", "queue_push"})
 
 
@@ -258,7 +258,7 @@ def _values_in(expression: ast.expr, frame: Frame) -> str:
     found: dict[str, str] = {}
     for node in named:
         value = resolve(node, frame)
-        plain = (value.text() if value.text() is not None else value.number()) if value is not None else None
+        plain = path_text(value) or (value.text() if value.text() is not None else value.number()) if value else None
         if plain is not None:
             found[ast.unparse(node)] = repr(plain)[:80]
     return f" ({', '.join(f'{name} = {value}' for name, value in list(found.items())[:3])})" if found else ""

@@ -49,13 +49,15 @@ def own_server(wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id,
     """Who answers a connection of a process to itself: who has its other end, or runs the event loop."""
     base, ends = process_id(stack), {descriptor for _, descriptor in wait.get("sockets") or ()}
     own = [each for each in known.values() if each.id[:2] == base and each is not node]
-    serving = [each for each in own if each.connections & ends or each.wait.get("descriptor") in ends]
+    accepted = wait.get("accepted", True)
+    serving = [each for each in own if accepted and (each.connections & ends or each.wait.get("descriptor") in ends)]
     # A library that serves has it too, for the user's handler.
     handling = [each for each in serving if not each.background] or serving
     answering = [Edge(each.id, "is at the other end") for each in handling]
-    return answering or [
-        Edge(each, "runs the event loop that should answer") for each in busy_loops(stack) if each != node.id
-    ]
+    loops = [Edge(each, "runs the event loop that should answer") for each in busy_loops(stack) if each != node.id]
+    # Servers on loops in C keep their connections there: any task that a library started may handle the request.
+    requests = [each for each in own if accepted and each.serves and "task" in each.id and not each.background]
+    return answering or loops or [Edge(each.id, "may handle the request") for each in requests if each.waits]
 
 
 def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: WaitFacts) -> list[Id]:

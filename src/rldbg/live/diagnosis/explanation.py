@@ -33,9 +33,14 @@ _RING_FIXES = {
 
 # Counters of collectives say more about these waits than stacks.
 _IN_COLLECTIVES = frozenset({"collective", "cuda"})
+_NOUNS = {"queue_get": "queue", "queue_put": "queue", "queue_join": "queue", "collective": "collective"} | {
+    each: each for each in ("lock", "event", "condition", "semaphore", "barrier", "future")
+}
 # Waits of ranks for each other.
 _COMMON = frozenset({"collective", "cuda", "rendezvous"})
-_AT_IT = ("runs ", "works for ")
+_AT_IT = ("runs ", "works for ", "should ")
+# Nobody takes a sleep of this length for a hang.
+_SHORT_SLEEP_S = 60.0
 _WHOLE = frozenset({"is awaited", "is that process", "is that thread", "is at the other end", "should complete it"})
 
 
@@ -119,10 +124,14 @@ def _diagnosis(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> HangDiagnosi
         kind = "busy"
     uniform = len({node.kind for node in way}) == 1
     fix = (_RING_FIXES.get(last.kind, "") if uniform else "") if ring else _FIXES.get(kind, "")
+    if ring and len(way) == 2 and last.kind == "lock":
+        fix = "do not call what takes the lock while holding it, or make it a reentrant lock (RLock)"
     where = "" if ranks else ", ".join(dict.fromkeys([*(node.label for node in way), *others]))
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     verb = "waits" if len(others) == 1 else "wait"
-    same = f"; {', '.join(others[:3])}{more} {verb} in the same way" if others else ""
+    how = f"for the same {_NOUNS[way[0].kind]}" if len(ways) == 1 and way[0].kind in _NOUNS else "in the same way"
+    same = f"; {', '.join(others[:3])}{more} {verb} {how}" if others else ""
+    same += _elsewhere(last, [node for node in nodes if node.id not in told]) if len(way) > 1 else ""
     same += _held_up(way, [node for node in nodes if node.id not in told])
     return HangDiagnosis(sentence(way) + same, kind, ranks, (), (fix,) if fix else (), where)
 
@@ -147,15 +156,23 @@ def _held_up(way: Sequence[Node], others: Sequence[Node]) -> str:
 
 
 def _sleeps_again(node: Node) -> bool:
-    """Not in one long sleep: it was woken between two looks, or would have been."""
+    """Not in one long sleep: it was woken between two looks, or its sleep ends soon."""
     delay_s = node.wait.get("delay_s")
-    return bool(node.wait.get("again")) or (delay_s is not None and delay_s < LOOKS_APART_S)
+    return bool(node.wait.get("again")) or (delay_s is not None and delay_s <= _SHORT_SLEEP_S)
 
 
 def _completes(waiting: Node, other: Node) -> bool:
     """Whether the wait ends with what the other does as a whole: whoever sleeps again and again is at it."""
     edges = [edge for edge in waiting.edges if edge.target == other.id]
     return any(edge.passes or edge.relation.startswith(_AT_IT) or edge.relation in _WHOLE for edge in edges)
+
+
+def _elsewhere(last: Node, others: Sequence[Node]) -> str:
+    """Ranks that do something else while one polls: what it looks for may depend on them."""
+    mains = [node for node in others if node.rank is not None and node.id[2:] == ("main",) and not node.waits]
+    if not last.wait.get("polls") or last.rank is None or not mains:
+        return ""
+    return "; meanwhile " + " and ".join(clause(node) for node in mains[:2])
 
 
 def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:

@@ -48,13 +48,19 @@ def workers_keep_ending(wait: WaitFacts, stack: WaitFacts) -> bool:
 
 def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
     """Why a wait without a known counterpart is not ended."""
-    kind, ended = str(wait["kind"]), list(stack.get("ended") or [])
+    kind = str(wait["kind"])
     if wait.get("completed"):
         return (
             "that has happened, but in another thread, which does not wake this event loop: "
             "loop.call_soon_threadsafe or asyncio.run_coroutine_threadsafe does"
         )
-    gone = _gone(ended, stack)
+    gone = what_ended(stack)
+    if wait.get("replaced"):
+        return f"`{wait['name']}` was replaced by another one since: what is done to that one does not end this wait"
+    if kind == "queue_join" and (wait.get("unmarked") or 0) > (wait.get("size") or 0):
+        taken = wait["unmarked"] - (wait.get("size") or 0)
+        items = "1 item was" if taken == 1 else f"{taken} items were"
+        return f"{items} taken and never marked as done: task_done was not called" + (f": {gone}" if gone else "")
     if kind == "lock" or (kind == "semaphore" and _releases_itself(entry, wait)):
         holders = "no thread is seen holding it: it was acquired and never released"
         if stack.get("forked"):
@@ -119,7 +125,9 @@ def _releases_itself(entry: WaitFacts, wait: WaitFacts) -> bool:
     return any(str(function).partition(":")[0] in own for function in wait.get("functions") or [])
 
 
-def _gone(ended: Sequence[WaitFacts], stack: WaitFacts) -> str:
+def what_ended(stack: WaitFacts) -> str:
+    """Threads, tasks and child processes of a process that are gone, and its last exception."""
+    ended = list(stack.get("ended") or [])
     words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
     words += [f"task {each['name']} has ended: {each['exit']}" for each in ended if each["kind"] == "task"]
     if stack.get("message"):

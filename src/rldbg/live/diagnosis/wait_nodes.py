@@ -15,7 +15,7 @@ from rldbg.live.diagnosis.entries import (
     thread_id,
     thread_key,
 )
-from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, why_lost, workers_keep_ending
+from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, what_ended, why_lost, workers_keep_ending
 from rldbg.live.diagnosis.wait_graph import RESTING, Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, place_text, thing
 
@@ -32,6 +32,8 @@ _ACTIVITIES = {
 }
 
 
+# Who waits for the next item has nothing left to mark as done.
+_TAKING = {"queue_join": "queue_get"}
 AT_THE_MOMENT = "at the moment it waits for"
 _OWNED = {"thread": "is that thread", "import": "imports it", "gil": "holds it"}
 _RELATIONS = {"file_lock": "holds it", "child": "is that process", "message": "is connected to it"} | dict.fromkeys(
@@ -202,7 +204,10 @@ def _edges(
     if kind in DUTIES:
         found = [edge for user in wait.get("users") or [] if (edge := _user_edge(user, stack, wait)) is not None]
         found += _sharing(wait, stack, stacks)
-        others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")]
+        others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")] if not found else []
+        if others and (lost := _ended_users(others, base[0], stacks)):
+            node.wait = {**node.wait, "lost": lost}
+            return []
         found += [Edge((base[0], pid, front_of(pid, base[0], known)), DUTIES[kind][0]) for pid in others]
         if not found and wait.get("between") == "processes" and wait.get("ends") is None and kind != "semaphore":
             others = [edge.target for edge in _pool_edges(stack, known, threads=False)]
@@ -246,6 +251,10 @@ def _edges(
     relation = _RELATIONS.get(str(kind), "should do it")
     if not wait.get("accepted", True):
         relation = "listens there and has not accepted the connection"
+    if kind == "pipe" and wait.get("call") != "write" and (unused := _unused_ends(wait, pids, base[0], known)):
+        ended = ended_children(stack)
+        why = f" ({', '.join(ended)})" if ended else ""
+        return [Edge(each, f"has the other end open and runs nothing that uses it{why}") for each in unused]
     ids = [each for pid in pids if pid != stack.get("pid") for each in servers_of(pid, base[0], known, wait)]
     waiting = (each for each in known.values() if each.kind == "child" and "task" in each.id)
     joins = [each.id for each in waiting if each.wait.get("pid") == stack.get("pid")]
@@ -258,6 +267,24 @@ def _edges(
     if not found and kind == "socket" and not (wait.get("file") or {}).get("peer"):
         return [Edge(edge.target, "may be at the other end") for edge in _pool_edges(stack, known, threads=False)]
     return found
+
+
+def _unused_ends(wait: WaitFacts, pids: Sequence[int], host: Any, known: Mapping[Id, Node]) -> list[Id]:
+    """The main threads of processes that have inherited the other end of a pipe, if none of them uses it."""
+    own = {pid: {number for owner, number in wait.get("sockets") or () if owner == pid} for pid in pids}
+    users = [node for node in known.values() if node.id[0] == host and node.connections & own.get(node.id[1], set())]
+    standard = any(numbers & {0, 1, 2} for numbers in own.values())
+    mains = [(host, pid, "main") for pid in pids if (host, pid, "main") in known]
+    known_ends = bool(pids) and len(mains) == len(pids) and all(own.values())
+    return mains if known_ends and not users and not standard else []
+
+
+def _ended_users(pids: Sequence[int], host: Any, stacks: Sequence[WaitFacts]) -> str:
+    """Why processes that have the other end of a queue do nothing with it: a thread of theirs has ended."""
+    there = [each for each in stacks if each.get("host") == host and each.get("pid") in pids]
+    gone = [(each["who"], what_ended(each)) for each in there]
+    told = [f"{who} has its other end, and what it runs now does not use it: {what}" for who, what in gone if what]
+    return "; ".join(told) if len(told) == len(pids) else ""
 
 
 def _sharing(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> list[Edge]:
@@ -309,7 +336,10 @@ def _user_edge(user: WaitFacts, stack: WaitFacts, wait: WaitFacts) -> Edge | Non
         return None
     for entry in all_entries(stack):
         # Who waits for the same comes to its own part of it only afterwards.
-        same = (entry["wait"].get("kind"), entry["wait"].get("key")) == (wait["kind"], wait.get("key"))
+        same = entry["wait"].get("key") == wait.get("key") and entry["wait"].get("kind") in (
+            wait["kind"],
+            _TAKING.get(wait["kind"]),
+        )
         if user["who"] in (entry.get("thread"), entry.get("key")) and not same:
             should, verb = DUTIES[wait["kind"]]
             return Edge(entry_id(entry, stack), should if user["acts"] else f"may {verb}")
