@@ -389,3 +389,12 @@ def test_who_may_have_called_it_and_has_died_is_told():
     tasks = [_task("Buffer.sample", "RUNNING", 1, "buffer")]
     said = _verdicts([_worker("buffer", 1, "sample", ADDED)], _view([_actor("buffer", 1), dead], tasks))
     assert "only add (line 16) would notify it" in said and "actor sampler has died: exit code 13" in said
+
+
+def test_an_actor_that_is_asked_for_by_name_and_does_not_exist_is_told():
+    polls = {"kind": "sleep", "polls": "that tries `ray.get_actor('learner')` again after each ValueError"}
+    stacks = [_worker("driver", 1, "find", polls)]
+    assert "again after each ValueError; Ray lists no actor of that name)" in _verdicts(stacks, _view())
+    dead = _actor("learner", 2, "DEAD", death_cause={"actor_died_error_context": {"error_message": "exit code 1"}})
+    assert "actor learner has died: exit code 1)" in _verdicts(stacks, _view([dead]))
+    assert "learner has" not in _verdicts(stacks, _view([_actor("learner", 2)]))

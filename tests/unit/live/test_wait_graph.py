@@ -554,7 +554,7 @@ def test_items_that_were_taken_and_not_marked_are_no_deadlock_with_who_takes_the
 def test_a_name_that_stands_for_another_object_by_now_is_told():
     event = {"kind": "event", "name": "self.updated", "key": "0x5", "replaced": True, "ended_by": ["set"], "users": []}
     (found,) = explain([_process(1, _thread("MainThread", event, main=True))])
-    assert "`self.updated` is another object by now" in found.verdict
+    assert "`self.updated` was replaced by another one since" in found.verdict
 
 
 def test_a_thread_that_has_ended_in_the_process_that_fills_a_queue_is_told():

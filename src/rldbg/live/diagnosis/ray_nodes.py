@@ -16,6 +16,7 @@ _DONE = frozenset({"FINISHED", "FAILED"})
 _CREATION = "ACTOR_CREATION_TASK"
 _ID_LENGTH = 48
 _REMOTE = re.compile(r"(\w+)(?:\.options\(.*\))?\.remote\(")
+_GET_ACTOR = re.compile(r"""get_actor\(['"]([^'"]+)['"]""")
 # What can be the wait for a Ray task: in async actors it is a future of asyncio.
 _MAY_WAIT_FOR_RAY = frozenset({"ray_get", "future", "task", "condition", "event"})
 
@@ -118,6 +119,8 @@ class _Joining:
     def _retries(self, node: Node) -> None:
         """A loop that calls a method again and again whose actor has died."""
         called = _REMOTE.search(str(node.wait["polls"]))
+        if (named := _GET_ACTOR.search(str(node.wait["polls"]))) is not None:
+            self._named_actor(node, named[1])
         failed = [
             actor
             for task in self._tasks.values()
@@ -128,6 +131,14 @@ class _Joining:
             dead = self._actor_node(failed[-1])
             node.activity = f"{node.activity.removesuffix(')')}; {dead.label} {dead.activity})"
             node.gone = True
+
+    def _named_actor(self, node: Node, name: str) -> None:
+        """A loop that asks for an actor by its name until there is one."""
+        known = [actor for actor in self._ray["actors"] if actor["name"] == name]
+        told = [f"{each.label} {each.activity}" for actor in known[-1:] for each in [self._actor_node(actor)]]
+        if not any(actor["state"] == "ALIVE" for actor in known):
+            why = told[0] if told else "Ray lists no actor of that name"
+            node.activity, node.gone = f"{node.activity.removesuffix(')')}; {why})", True
 
     def _not_fetched(self, node: Node, awaited: Sequence[WaitFacts]) -> bool:
         """Whether the result of a task that has finished elsewhere is waited for: it must come from there."""
