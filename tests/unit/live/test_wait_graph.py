@@ -591,3 +591,11 @@ def test_ranks_that_are_elsewhere_are_told_with_one_that_polls():
     found = explain(ranks)
     assert "rank 0 should set it, but polls" in found[0].verdict
     assert "meanwhile rank 2 polls (a loop until `path.exists()` (path = 'shard_2'))" in found[0].verdict
+
+
+def test_a_pool_whose_threads_were_at_work_a_moment_ago_goes_on():
+    future = {"kind": "future", "name": "scored", "key": "0x5", "ended_by": ["set_result"], "users": []}
+    worker = _thread("pool_0", _queue("queue_get"), pooled=True, background=True)
+    for moved, severity in ((True, "info"), (False, "error")):
+        (found,) = explain([_process(1, _thread("MainThread", future, main=True), worker | {"moved": moved})])
+        assert found.to_finding().severity == severity

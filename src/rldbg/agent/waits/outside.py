@@ -193,7 +193,9 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
             continue
         used_s = (thread["kernel"].get("cpu", 0) - old["kernel"].get("cpu", 0)) / ticks
         kind, woken = thread["wait"]["kind"], not before.get("spied") and _was_woken(old, thread)
-        ends = kind in _ENDED_BY_WAKING and (woken or used_s > max(_SHARE_OF_MOVING * apart_s, 1.5 / ticks))
+        ends = kind in _ENDED_BY_WAKING and (
+            (woken and thread["kernel"].get("one_end")) or used_s > max(_SHARE_OF_MOVING * apart_s, 1.5 / ticks)
+        )
         if used_s > 0.5 * apart_s and kind not in _SPINNING:
             thread["holds"] = [*(thread.get("holds") or []), *_may_hold(thread)]
             thread["wait"] = {"kind": "computing"}
@@ -214,7 +216,7 @@ def _may_hold(thread: Facts) -> list[Facts]:
 
 def _was_woken(old: Facts, thread: Facts) -> bool:
     before, now = old["kernel"].get("wakes"), thread["kernel"].get("wakes")
-    return bool(thread["kernel"].get("one_end")) and None not in (before, now) and before != now
+    return None not in (before, now) and before != now
 
 
 def _asks_anew(old: Facts, thread: Facts) -> bool:

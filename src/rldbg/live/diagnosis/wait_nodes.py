@@ -322,7 +322,9 @@ def _pool_edges(
 ) -> list[Edge]:
     """Who could complete a future without a known owner: threads of pools, or child processes."""
     base = process_id(stack)
-    pooled = [t for t in stack.get("threads") or [] if t.get("pooled") and not t.get("background")]
+    in_pools = [t for t in stack.get("threads") or [] if t.get("pooled")]
+    # One that is idle now and was not a moment ago works for it as well.
+    pooled = [t for t in in_pools if not t.get("background")] or [t for t in in_pools if t.get("moved")]
     if pooled and threads:
         return [Edge((*base, thread_key(thread)), "works for the pool that should complete it") for thread in pooled]
     below = stack.get("children") or [] if children else []
