@@ -10,6 +10,7 @@ _WORD = 8
 _MANAGED, _INLINE = 1 << 4, 1 << 2
 _INT, _LIST, _TUPLE, _BYTES, _TEXT, _DICT = (1 << bit for bit in range(24, 30))
 _BASICSIZE, _BASE, _DICT_OF_TYPE, _DICTOFFSET = 32, 256, 264, 288
+_BUFFERED = ("BufferedReader", "BufferedWriter", "BufferedRandom")
 _COROUTINES = ("coroutine", "generator", "async_generator")
 _PLACES = {
     ("Task", "_coro"): "task_coroutine",
@@ -191,7 +192,11 @@ class FarObject:
         )
 
     def descriptor(self) -> int | None:
-        return int.from_bytes(self.raw(20)[16:], "little", signed=True) if "socket" in self.bases() else None
+        if "socket" in self.bases() or self.kind == "FileIO":
+            return int.from_bytes(self.raw(20)[16:], "little", signed=True)
+        # A file of text has one of bytes, and that the open file itself.
+        inner = self._at(32) if self.kind == "TextIOWrapper" else self._at(16) if self.kind in _BUFFERED else None
+        return inner.descriptor() if inner is not None and inner.kind in (*_BUFFERED, "FileIO") else None
 
     def raw(self, size: int) -> bytes:
         """Its first bytes, for what a library in C keeps in them."""

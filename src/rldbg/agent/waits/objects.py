@@ -4,6 +4,7 @@ They live in this process (`OwnObject`) or in the memory of another one (`far_ob
 
 import gc
 import inspect
+import io
 import socket
 import types
 import weakref
@@ -16,6 +17,7 @@ _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _AWAITED = ("coroutine", "coroutine_wrapper", "generator", "async_generator", "FutureIter", "Task", "Future")
 # What stands for a coroutine or an asynchronous generator while it is awaited; the first thing in it is the other.
 STAND_INS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable")
+_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _PLAIN = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -167,8 +169,16 @@ class OwnObject:
         return int(rest.split()[0]) if found else None
 
     def descriptor(self) -> int | None:
-        """That of an open socket."""
-        return socket.socket.fileno(self.value) if isinstance(self.value, socket.socket) else None
+        """That of an open socket or file."""
+        if isinstance(self.value, socket.socket):
+            return socket.socket.fileno(self.value)
+        if type(self.value) not in _FILES:
+            return None
+        try:
+            return int(self.value.fileno())
+        except (OSError, ValueError):
+            # It is closed, or a file in memory only.
+            return None
 
     def shared_name(self) -> str:
         """What processes that share a semaphore have in common: its name, or where they inherited it; else empty."""

@@ -211,6 +211,8 @@ def _connections(frames: Sequence[Frame], sources: Sources) -> list[int]:
     values = [each for value in named for each in (value, *value.attributes().values(), *value.elements()[:_MOST_HELD])]
     values += [value for frame in own if is_users(frame.file) for value, _ in sources.names(frame)]
     found = [value.descriptor() for value in values]
+    handles = [value.get("_handle") for value in values if is_a(value, "_ConnectionBase")]
+    found += [handle.number() for handle in handles if handle is not None]
     # Those of asyncio's streams are in their transport.
     transports = [value.get("_transport") for value in values if is_a(value, "StreamReader", "StreamWriter")]
     # Those of a server's request, and of its handler, lead to it.

@@ -273,7 +273,9 @@ def _unused_ends(wait: WaitFacts, pids: Sequence[int], host: Any, known: Mapping
     """The main threads of processes that have inherited the other end of a pipe, if none of them uses it."""
     own = {pid: {number for owner, number in wait.get("sockets") or () if owner == pid} for pid in pids}
     users = [node for node in known.values() if node.id[0] == host and node.connections & own.get(node.id[1], set())]
+    # Standard files are used by any print; a named pipe is opened by who uses it.
     standard = any(numbers & {0, 1, 2} for numbers in own.values())
+    standard |= str((wait.get("file") or {}).get("path") or "").startswith("/")
     mains = [(host, pid, "main") for pid in pids if (host, pid, "main") in known]
     known_ends = bool(pids) and len(mains) == len(pids) and all(own.values())
     return mains if known_ends and not users and not standard else []
