@@ -5,6 +5,7 @@ to no thread; an adapter over them answers the requests that look.
 """
 
 import gc
+import inspect
 import json
 import re
 import sys
@@ -19,21 +20,22 @@ from .values import JsonText
 def current() -> JsonText:
     """The task in which the calling thread is, or none."""
     task = _current()
-    return JsonText({"task": f"{task.get_name()} ({_coroutine_name(task)})" if task is not None else None})
+    return JsonText(_row(task, task) if task is not None else {})
 
 
 def listing() -> JsonText:
     """All tasks that are not done, in a stable order: their numbers are valid while the process is stopped."""
-    running, rows = _current(), []
-    for task in _tasks():
-        frames = _frames(task)
-        row = {"name": task.get_name(), "coroutine": _coroutine_name(task), "current": task is running}
-        places = [
-            {"file": frame.f_code.co_filename, "line": frame.f_lineno, "function": frame.f_code.co_qualname}
-            for frame in frames
-        ]
-        rows.append(row | {"frames": places})
-    return JsonText({"tasks": rows})
+    running = _current()
+    return JsonText({"tasks": [_row(task, running) for task in _tasks()]})
+
+
+def _row(task: Any, running: Any) -> dict[str, Any]:
+    places = [
+        {"file": frame.f_code.co_filename, "line": frame.f_lineno, "function": frame.f_code.co_qualname}
+        for frame in (_running_frames() if task is running else _frames(task))
+    ]
+    coroutine = str(getattr(task.get_coro(), "__qualname__", task.get_coro()))
+    return {"name": task.get_name(), "coroutine": coroutine, "current": task is running, "frames": places}
 
 
 def onward(number: int, depth: int) -> JsonText:
@@ -93,8 +95,16 @@ def _current() -> Any:
         return None
 
 
-def _coroutine_name(task: Any) -> str:
-    return str(getattr(task.get_coro(), "__qualname__", task.get_coro()))
+def _running_frames() -> list[FrameType]:
+    """The coroutines in which the calling thread is, innermost first: while one runs it does not say what it awaits."""
+    kinds = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    frame: FrameType | None = sys._getframe()
+    found = []
+    while frame is not None:
+        if frame.f_code.co_flags & kinds:
+            found.append(frame)
+        frame = frame.f_back
+    return found
 
 
 def _frames(task: Any) -> list[FrameType]:

@@ -32,4 +32,5 @@ def blocked_loop_note() -> list[str]:
     if asyncio is None or loop is None:
         return []
     waiting = sum(not task.done() for task in asyncio.all_tasks(loop)) - 1
-    return [f"the event loop is blocked while stopped: {waiting} other tasks of this process wait"]
+    others = "1 other task of this process waits" if waiting == 1 else f"{waiting} other tasks of this process wait"
+    return [f"the event loop is blocked while stopped: {others}"]

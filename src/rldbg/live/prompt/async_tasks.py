@@ -52,11 +52,16 @@ class WaitingTask:
 
 
 def current_task(debuggee: Debuggee, frame_id: int | str) -> str:
-    """The task of the stopped thread; empty where there is none, or where it cannot be asked."""
+    """The task of the stopped thread and what the user runs in it; empty where there is none, or where it cannot be
+    asked."""
     try:
-        return str(call(debuggee, f"{_MODULE}.current()", frame_id, "the task").get("task") or "")
+        task = call(debuggee, f"{_MODULE}.current()", frame_id, "the task")
     except EvaluationError:
         return ""
+    if not task:
+        return ""
+    theirs = [frame["function"] for frame in task["frames"] if is_users(frame["file"])]
+    return f"{task['name']} ({(theirs or [task['coroutine']])[-1]})"
 
 
 def list_tasks(debuggee: Debuggee, frame_id: int | str) -> list[Message]:
@@ -71,13 +76,24 @@ def list_tasks(debuggee: Debuggee, frame_id: int | str) -> list[Message]:
 
 
 def chosen_task(debuggee: Debuggee, text: str, frame_id: int | str) -> WaitingTask | None:
-    """The task with a number or a name; None if it is the one in which the process is stopped."""
+    """The task with a number, a name, or the only one in a function; None if it is the one in which the process is
+    stopped."""
     tasks = list_tasks(debuggee, frame_id)
     numbers = [n for n, task in enumerate(tasks) if text in (str(n), task["name"])]
+    if not numbers:
+        numbers = [n for n, task in enumerate(tasks) if text in _functions(task)]
+        if len(numbers) > 1:
+            raise UsageError(f"{len(numbers)} tasks are in {text}", f"task {numbers[0]} is the first of them")
     if not numbers:
         raise UsageError(f"no such task: {text!r}", "`tasks` lists them")
     chosen = tasks[numbers[0]]
     return None if chosen["current"] else WaitingTask(debuggee, numbers[0], chosen["name"])
+
+
+def _functions(task: Message) -> tuple[str, str]:
+    """Its name as written, and alone."""
+    function = str(task.get("function") or task["coroutine"])
+    return function, function.rpartition(".")[2]
 
 
 def waiting_task(debuggee: Debuggee, files: list[str], frame_id: int | str) -> WaitingTask | None:
