@@ -42,12 +42,11 @@ class Run:
     ) -> "Run":
         """The folder asked for, else the enclosing run (RLDBG_RUN), else a new one under .rldbg/runs."""
         environment = environment or Environment()
-        if path is None:
-            joined = environment.text("RLDBG_RUN")
-            path = Path(joined) if joined else _fresh_folder(Path(environment.text("RLDBG_HOME")) / "runs", name)
-        run = cls(path, redact_secrets=redact_secrets)
-        hint = "choose another place with --run DIR"
-        with explained_as(UsageError, OSError, f"cannot create the run folder {run.path}", hint):
+        path = path or environment.text("RLDBG_RUN")
+        runs = Path(environment.text("RLDBG_HOME")) / "runs"
+        hint = "choose another place with --run DIR" + ("" if path else ", or set RLDBG_HOME")
+        with explained_as(UsageError, OSError, f"cannot create the run folder {path or f'under {runs}'}", hint):
+            run = cls(path or _fresh_folder(runs, name), redact_secrets=redact_secrets)
             run.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return run
 

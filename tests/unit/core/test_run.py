@@ -43,3 +43,7 @@ def test_a_folder_that_cannot_be_made_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot create the run folder"):
         Run.create(name="x", path=tmp_path / "file" / "run")
+    # AND so where the folder of all runs cannot be made: the current one may be read-only
+    with pytest.raises(UsageError, match="cannot create the run folder under ") as caught:
+        Run.create(name="x", environment=Environment({"RLDBG_HOME": str(tmp_path / "file")}))
+    assert "set RLDBG_HOME" in caught.value.hint
