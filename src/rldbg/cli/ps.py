@@ -2,13 +2,16 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.live_target import open_target, target_options
 from rldbg.cli.output import console, print_json, print_note, print_result
+
+if TYPE_CHECKING:
+    from rldbg.live import BrokerClient
 
 
 @verb("ps", short_help="List processes and their state.")
@@ -28,8 +31,10 @@ def command(run_dir: Path | None, ray_url: str | None, everything: bool, watch: 
 
     url = dashboard_url(ray_url) if ray_url else None
     with open_target(run_dir, url) as client:
+        others = _other_runs(client) if run_dir is None and url is None else []
         while True:
             answer = client.request("ps", all=everything)
+            answer["advice"] += others
             if url:
                 answer["workers"] = ray_workers(url)
             if watch and not as_json:
@@ -39,6 +44,14 @@ def command(run_dir: Path | None, ray_url: str | None, everything: bool, watch: 
             if not watch:
                 return 0
             time.sleep(1.0)
+
+
+def _other_runs(client: "BrokerClient") -> list[str]:
+    """Which of several live runs this is: a command without --run reaches the newest alone."""
+    from rldbg.live import live_runs
+
+    others = [str(run) for run in live_runs() if run.resolve() != client.run.resolve()]
+    return [f"this is {client.run}; other live runs, for --run: {', '.join(others)}"] if others else []
 
 
 def _show(answer: dict[str, Any], as_json: bool) -> None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rldbg.live.client.broker_client import BrokerClient
     from rldbg.live.client.broker_process import broker_token, is_alive, start_broker, stop_broker
     from rldbg.live.client.editor_port import EditorPort, launch_configuration, write_launch_configuration
-    from rldbg.live.client.target import connect_target, find_run
+    from rldbg.live.client.target import connect_target, find_run, live_runs
     from rldbg.live.diagnosis.explanation import LOOKS_APART_S, explain, wait_of
     from rldbg.live.diagnosis.flight_recorder import Dumps, diagnose_dumps, read_dumps
     from rldbg.live.diagnosis.hang import HangDiagnosis, diagnose

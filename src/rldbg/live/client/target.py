@@ -17,15 +17,22 @@ def find_run(path: Path | None) -> Path:
     environment = Environment()
     if joined := environment.text("RLDBG_RUN"):
         return Path(joined)
-    runs = Path(environment.text("RLDBG_HOME")) / "runs"
-    candidates = sorted(runs.glob("*/broker.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in candidates:
-        if is_alive(file.parent) or is_being_replaced(file.parent):
-            return file.parent
+    if live := live_runs():
+        return live[0]
     raise UnreachableError(
-        f"no run under {runs} has a live broker",
+        f"no run under {_runs()} has a live broker",
         "give --run DIR, or --ray http://HOST:8265 for a Ray cluster that rldbg did not start",
     )
+
+
+def live_runs() -> list[Path]:
+    """The runs of this folder with a live broker, or whose killed one is being replaced; the newest first."""
+    files = sorted(_runs().glob("*/broker.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    return [file.parent for file in files if is_alive(file.parent) or is_being_replaced(file.parent)]
+
+
+def _runs() -> Path:
+    return Path(Environment().text("RLDBG_HOME")) / "runs"
 
 
 def connect_target(run_dir: Path | None, ray_url: str | None) -> BrokerClient:
