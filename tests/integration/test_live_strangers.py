@@ -88,6 +88,11 @@ def test_an_editor_may_use_a_unix_socket_that_is_private(job, tmp_path):
             assert b"Content-Length" in sock.recv(100)
 
 
+def test_a_unix_socket_with_too_long_a_path_is_an_error_that_says_so(job, tmp_path):
+    done = job.rldbg("attach", "loop", "--socket", str(tmp_path / ("x" * 200)), check=False)
+    assert done.returncode == 2 and "AF_UNIX path too long" in done.stderr and "107 bytes" in done.stderr
+
+
 def test_the_editors_port_ends_with_the_process(tmp_path):
     with looping_job(tmp_path) as job, _editors(job, "--ide") as process:
         _port_of(process)

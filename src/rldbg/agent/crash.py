@@ -27,6 +27,8 @@ from .post_mortem_adapter import exception_chain
 from .stacks import frame_facts
 from .values import cut, describe
 
+# File names have at most 255 bytes.
+_ROLE = 100
 _FRAMES = 60
 _LOCALS = 200
 _AROUND = 5
@@ -68,7 +70,8 @@ def is_end_by_signal(error: BaseException) -> bool:
 def write_crash(folder: Path, record: dict[str, Any], number: int) -> Path:
     who = record["who"]
     rank = f"-{who['rank']}" if who.get("rank") is not None else ""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{who.get('role')}{rank}")
+    role = str(who.get("role"))[:_ROLE]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{role}{rank}")
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(record["time"]))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{stamp}-{name}-{os.getpid()}-{number}.json"

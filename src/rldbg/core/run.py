@@ -21,6 +21,8 @@ from rldbg.core.errors import IncompleteDataError, UsageError, explained_as
 from rldbg.version import __version__
 
 _VERSIONED = ("torch", "ray", "transformers", "numpy", "debugpy", "vllm", "sglang", "safetensors")
+# File names have at most 255 bytes.
+_NAME = 100
 _FOLDERS = ("recording", "crashes", "stacks", "profiles", "logs", "reports")
 
 
@@ -136,7 +138,8 @@ def git_commit(folder: Path) -> str | None:
 
 def _fresh_folder(parent: Path, name: str) -> Path:
     """<time>-<name>, made here and now so that two verbs started in the same second do not share one."""
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-') or 'run'}"
+    short = re.sub(r"[^A-Za-z0-9._-]+", "-", name[:_NAME]).strip("-") or "run"
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{short}"
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for attempt in range(1000):
         candidate = parent / (stem if attempt == 0 else f"{stem}-{attempt}")

@@ -144,3 +144,8 @@ def test_the_parts_of_a_group_have_their_frames_in_the_file_and_at_the_prompt():
     assert [frame["name"] for frame in frames if frame["name"].endswith("_part")] == [
         "[ZeroDivisionError] _part", "[TypeError] _part",
     ]  # fmt: skip
+
+
+def test_a_program_with_a_very_long_name_has_a_crash_file_too(tmp_path):
+    record = crash_record(_raise(), who={"role": "x" * 400, "rank": 3, "pid": 1}, where="task", redact=None)
+    assert write_crash(tmp_path, record, 1).stem.endswith(f"-3-{os.getpid()}-1")

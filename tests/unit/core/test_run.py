@@ -12,6 +12,7 @@ def test_a_new_run_folder_is_private_and_never_shared(tmp_path):
     second = Run.create(name="my train!", environment=environment)
     assert first.path != second.path and first.path.parent == tmp_path / "runs"
     assert first.path.name.endswith("-my-train")
+    assert Run.create(name="x" * 400, environment=environment).path.is_dir()
     assert stat.S_IMODE(first.path.stat().st_mode) == 0o700
 
 

@@ -38,8 +38,8 @@ class EditorPort:
         except OSError as error:
             self._next.close()
             raise UsageError(
-                f"cannot listen at {socket_path or port}: {error.strerror}",
-                "choose another path" if socket_path else "omit --port to get a free one",
+                f"cannot listen at {socket_path or port}: {error.strerror or error}",
+                "choose another path, of at most 107 bytes" if socket_path else "omit --port to get a free one",
             ) from error
         self.port: int = 0 if socket_path else self._listener.getsockname()[1]
 
