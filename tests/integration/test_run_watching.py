@@ -1,5 +1,6 @@
 """While it runs: processes without an agent are named with the reason, breakpoints never reached are a finding."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -152,6 +153,16 @@ def small_disk(tmp_path: Path):
         yield folder
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_run_on_a_full_disk_says_so(tmp_path: Path, small_disk: Path):
+    (small_disk / "run" / "logs").mkdir(parents=True)
+    with contextlib.suppress(OSError), open(small_disk / "fill", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    said = tmp_path / "said"
+    assert _run(tmp_path, said, "--run", str(small_disk / "run"), "--", "python", "-c", "1").wait(200) == 3
+    assert "no space is left on the disk" in said.read_text() and "--run DIR" in said.read_text()
 
 
 def test_a_full_disk_costs_files_and_no_session(tmp_path: Path, small_disk: Path):

@@ -15,6 +15,8 @@ from rldbg.live.client.broker_client import BrokerClient
 
 _START_S = 20.0
 _DYING_S = 2.0
+# Its address and its token, in one block of any file system.
+_NEEDED_BYTES = 4096
 
 
 def is_alive(folder: Path) -> bool:
@@ -67,10 +69,19 @@ def start_broker(
             start_new_session=True,
         )
     if (made := _address(folder, process)) is None:
-        log_file = folder / "logs" / "broker.log"
-        hint = "" if host.startswith("127.") else f"{host} must be an address of this host, as `ip addr` lists them; "
-        raise PrerequisiteError(f"the broker did not start{_last_line(log_file)}", f"{hint}see its log: {log_file}")
+        raise _failure(folder, host)
     return made
+
+
+def _failure(folder: Path, host: str) -> PrerequisiteError:
+    disk = os.statvfs(folder)
+    if disk.f_bavail * disk.f_frsize < _NEEDED_BYTES:
+        # Its log, too, is empty then.
+        words = f"the broker did not start: no space is left on the disk of {folder}"
+        return PrerequisiteError(words, "free space there, or choose another place with --run DIR")
+    log = folder / "logs" / "broker.log"
+    hint = "" if host.startswith("127.") else f"{host} must be an address of this host, as `ip addr` lists them; "
+    return PrerequisiteError(f"the broker did not start{_last_line(log)}", f"{hint}see its log: {log}")
 
 
 def _last_line(log: Path) -> str:
