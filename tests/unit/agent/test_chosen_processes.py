@@ -1,11 +1,12 @@
 """Which processes of a host are looked at when nobody names them."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from rldbg.agent.waits.chosen import _own_pythons
+from rldbg.agent.waits.chosen import _own_pythons, chosen_processes
 from rldbg.agent.waits.kernel import all_processes
 from rldbg.core import IncompleteDataError
 from rldbg.live.unarmed.job import UnarmedJob, look_at_job
@@ -25,6 +26,22 @@ def test_a_program_in_a_folder_of_our_name_is_the_users(tmp_path):
         assert theirs.stdout.readline() == ours.stdout.readline() == b"up\n"
         found = _own_pythons(all_processes())
         assert theirs.pid in found and ours.pid not in found
+
+
+def test_the_launcher_and_the_broker_of_a_run_are_not_its_programs(tmp_path):
+    # GIVEN the processes of a SLURM job that `rldbg run` started in it
+    (tmp_path / "rldbg").write_text("print('up', flush=True)\ninput()\n")
+    commands = [("run", "--", "python", "train.py"), ("train", "recipe.yaml")]
+    job = f"test-{os.getpid()}"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | {"SLURM_JOB_ID": job}}
+    launcher, trainer = (subprocess.Popen([sys.executable, tmp_path / "rldbg", *words], **pipes) for words in commands)
+    with launcher, trainer:
+        assert launcher.stdout.readline() == trainer.stdout.readline() == b"up\n"
+        found = chosen_processes([], torchrun=False, slurm_job=job, everything=False, children=True)
+        assert found == [trainer.pid]
+        # BUT one that is named is looked at
+        chosen = chosen_processes([launcher.pid], torchrun=False, slurm_job="", everything=False, children=True)
+        assert chosen == [launcher.pid]
 
 
 def test_a_host_where_the_user_runs_nothing_is_said_so():

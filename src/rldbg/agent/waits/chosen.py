@@ -14,6 +14,10 @@ _TORCHRUN = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)|torch/dis
 _DEFAULT_NAME = re.compile(r"MainProcess|\w*(Process|PoolWorker)-[\d:]+|SyncManager-[\d:]+")
 # The rldbg command and its brokers; not a program that is only in a folder of that name.
 OURS = re.compile(r"\S+\s+(?:\S*/rldbg(?:\s|$)|-m\s+rldbg\b)")
+# Of these, what stands beside the programs of a run; `rldbg train` and `rldbg serve` may be the programs.
+_BESIDE = re.compile(
+    r"\S+\s+(?:(?:\S*/rldbg|-m\s+rldbg)\s+(?:run|profile|watch)\b|-m\s+rldbg\.(?:live|launch|profiling)\b)"
+)
 
 
 def chosen_processes(
@@ -31,7 +35,10 @@ def chosen_processes(
     if children:
         wanted += [child for pid in list(wanted) for child in descendants(pid, everyone) if _is_python(child)]
     above = _above(everyone)
-    return [pid for pid in dict.fromkeys(wanted) if pid in pids or pid not in above][:_MOST]
+    beside = {pid for pid, facts in everyone.items() if _BESIDE.match(facts["command"])}
+    found = [pid for pid in dict.fromkeys(wanted) if pid not in beside and (pid in pids or pid not in above)]
+    # One that is named alone is meant itself.
+    return (found or list(pids))[:_MOST]
 
 
 def _torchrun_workers(everyone: Mapping[int, Facts]) -> list[int]:
