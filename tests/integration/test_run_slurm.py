@@ -63,6 +63,7 @@ def test_a_batch_job_is_armed_after_sbatch_has_returned(cluster):
     result = rldbg(cluster, "run", "--run", "batched", "--", "sbatch", "job.sh")
 
     assert result.returncode == 0, result.stderr
+    assert "launch.detached" in result.stderr and "launch.not-armed" not in result.stderr
     seen = wait_for(lambda: (cluster.folder / "seen-node-12").exists(), "the job trains") and json.loads(
         wait_for(lambda: (cluster.folder / "seen-node-12").read_text(), "it has written")
     )

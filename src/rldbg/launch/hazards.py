@@ -105,12 +105,17 @@ def _lost_status(command: Command) -> list[Finding]:
 
 
 def _detached(command: Command) -> list[Finding]:
+    why = detached_by(command)
+    return [finding("launch.detached", _place(command.call), why)] if why else []
+
+
+def detached_by(command: Command) -> str:
+    """What returns before the training has ended, perhaps before it has begun; empty if nothing does."""
     heads = [word for peeled in command.program.launchers for word in peeled.head]
     names = {peeled.launcher.name for peeled in command.program.launchers} | {
         call.argv[0].rsplit("/", 1)[-1] for call in command.via
     }
-    why = "`ray job submit --no-wait`" if "--no-wait" in heads else "`sbatch`" if "sbatch" in names else ""
-    return [finding("launch.detached", _place(command.call), why)] if why else []
+    return "`ray job submit --no-wait`" if "--no-wait" in heads else "`sbatch`" if "sbatch" in names else ""
 
 
 def variable_hazards(environment: Mapping[str, str], where: str) -> list[Finding]:

@@ -12,6 +12,7 @@ from rldbg.frameworks import nothing_hooked, recorded_config, recording_findings
 from rldbg.launch.changes import rule_of
 from rldbg.launch.explanation import Explained, LaunchExplanation
 from rldbg.launch.findings import finding
+from rldbg.launch.hazards import detached_by
 from rldbg.launch.request import Request
 from rldbg.tripwire import WATCHED_KINDS
 
@@ -40,6 +41,9 @@ def judge_arming(trainings: Sequence[Explained], armed: Sequence[Armed], *, reda
         call = explained.command.call
         where = f"{call.file}:{call.line}" if call.line else " ".join(call.argv[:3])
         mine = [process for process in armed if _is_mine(process, rule, rules)]
+        if not mine and detached_by(explained.command):
+            # It may not have begun yet.
+            continue
         if not mine:
             name = explained.command.program.name
             findings.append(finding("launch.not-armed", where, f"no process of {name} reported changed arguments"))
