@@ -237,7 +237,12 @@ def headline(error: BaseException, text: str) -> str:
     if isinstance(cause, BaseExceptionGroup):
         _, name, message = text.partition(f"| {type(cause).__name__}: ")
         message = message.partition("\n")[0]
-    return f"{type(error).__name__}: {message if cause is not None and name else text}"[:_HEADLINE]
+    said = message if cause is not None and name else text
+    lines = said.split("\n")
+    # The report of a launcher begins with an empty line and a ruler.
+    first = next((number for number, line in enumerate(lines) if any(map(str.isalnum, line))), 0)
+    said = "\n".join(lines[first:])
+    return f"{type(error).__name__}: {said}"[:_HEADLINE]
 
 
 def origins(error: BaseException) -> list[list[str]]:

@@ -45,6 +45,9 @@ def test_a_forwarded_error_is_told_by_what_was_raised():
     forwarded.cause = ValueError("no ValueError: here")
     assert headline(forwarded, str(forwarded)) == "RayTaskError: no ValueError: here"
     assert headline(KeyError("x"), "'x'") == "KeyError: 'x'"
+    assert headline(ValueError("???"), "???") == "ValueError: ???"
+    report = "\n=====\ntrain.py FAILED\n-----"
+    assert headline(ValueError(report), report).partition("\n")[0] == "ValueError: train.py FAILED"
 
 
 def test_the_time_that_is_left_is_shown_as_it_shrinks(monkeypatch):
