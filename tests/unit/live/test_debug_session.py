@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from rldbg.core import UsageError
-from rldbg.live.broker.debug_session import DebugSession
+from rldbg.live.broker.debug_session import HANDSHAKE_S, DebugSession
 from rldbg.live.broker.debug_sessions import DebugSessions
 from rldbg.live.broker.processes import Process
 
@@ -46,6 +46,26 @@ async def _session(prepare_stop=None, **options):
     session = DebugSession(debuggee, on_change=changed.set)
     session.prepare_stop = prepare_stop
     return debuggee, changed, session, asyncio.create_task(session.run())
+
+
+def test_every_request_of_the_handshake_has_the_time_of_the_handshake():
+    """Thirty-two ranks that stop at once on a busy host import their debuggers for longer than a request may take."""
+
+    async def scene():
+        _, _, session, running = await _session()
+        patience, forward = {}, session.forward
+
+        async def noted(command, arguments, timeout_s):
+            patience[command] = timeout_s
+            return await forward(command, arguments, timeout_s)
+
+        session.forward = noted
+        session._initialized.set()
+        await session.attach(lambda _session: asyncio.sleep(0))
+        running.cancel()
+        return patience
+
+    assert asyncio.run(scene()) == dict.fromkeys(("initialize", "attach", "configurationDone"), HANDSHAKE_S)
 
 
 def test_a_second_stop_does_not_lose_the_work_on_the_first():

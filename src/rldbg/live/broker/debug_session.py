@@ -152,14 +152,15 @@ class DebugSession:
         about = {"clientID": "rldbg", "adapterID": "debugpy", "pathFormat": "path"}
         positions = {"linesStartAt1": True, "columnsStartAt1": True, "supportsVariableType": True}
         async with asyncio.timeout(HANDSHAKE_S):
-            self.capabilities = await self.request("initialize", about | positions)
+            # Processes that stop at once import the debugger at once: on a busy host that takes longer than a request.
+            self.capabilities = await self.request("initialize", about | positions, timeout_s=HANDSHAKE_S)
             # The answer to attach comes only after the configuration is done.
             self._settings = {"subProcess": False, "redirectOutput": False, "justMyCode": False} | arguments
             attached = asyncio.ensure_future(self.request("attach", self._settings, timeout_s=HANDSHAKE_S))
             try:
                 await self._initialized.wait()
                 await configure(self)
-                await self.request("configurationDone", {})
+                await self.request("configurationDone", {}, timeout_s=HANDSHAKE_S)
                 await attached
             finally:
                 attached.cancel()
