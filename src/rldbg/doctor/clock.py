@@ -49,30 +49,33 @@ def stated_year(head: bytes | bytearray) -> int:
 
 
 class Stamp(NamedTuple):
-    """A moment, and whether the log stated its offset from UTC."""
+    """A moment, and whether the log stated its offset from UTC and its year."""
 
     seconds: float
     zoned: bool
+    dated: bool = True
+    """Off where the year is only that of the file: it is not shown."""
 
     def comparable(self, other: "Stamp") -> bool:
         return self.zoned == other.zoned
 
     def minus(self, seconds: float) -> "Stamp":
-        return Stamp(self.seconds - seconds, self.zoned)
+        return self._replace(seconds=self.seconds - seconds)
 
     def __str__(self) -> str:
-        return datetime.fromtimestamp(self.seconds, UTC).strftime("%Y-%m-%d %H:%M:%S") + (" UTC" if self.zoned else "")
+        day = "%Y-%m-%d" if self.dated else "%m-%d"
+        return datetime.fromtimestamp(self.seconds, UTC).strftime(f"{day} %H:%M:%S") + (" UTC" if self.zoned else "")
 
 
-def stamp_in(text: str, *, year: int) -> Stamp | None:
-    """The first time stated in a line, or None. `year` completes stamps that have none."""
+def stamp_in(text: str, *, year: int, guessed: bool = False) -> Stamp | None:
+    """The first time stated in a line, or None. `year` completes stamps that have none; it may be guessed."""
     head = text[:400]
     if ":" not in head:
         return None
     found = [(m.start(), m) for dialect in _DIALECTS if (m := dialect.search(head))]
     for _start, match in sorted(found, key=lambda item: item[0]):
         if stamp := _to_stamp(match.groupdict(), year):
-            return stamp
+            return stamp if match.groupdict().get("y") else stamp._replace(dated=not guessed)
     return None
 
 

@@ -109,12 +109,13 @@ class LogReader:
         self._failures: dict[str, Failure] = {}
         self._tail: Chunk | None = None
         self._bytes = 0
-        self._year, self._size = 1970, 0
+        self._year, self._year_is_guessed, self._size = 1970, True, 0
         self._evidence.files.append(source.name)
 
     def take(self, chunk: Chunk) -> None:
         if self._tail is None:
-            self._year = stated_year(chunk.data) or self._scanner.year or self._source.year
+            stated = stated_year(chunk.data) or self._scanner.year
+            self._year, self._year_is_guessed = stated or self._source.year, not stated
             self._scanner.year = self._scanner.year or stated_year(chunk.data)
             self._size = self._source.size
         self._tail = chunk
@@ -253,15 +254,18 @@ class LogReader:
         )
 
     def _stamp(self, window: LogWindow) -> Stamp | None:
-        if own := stamp_in(window.line.text, year=self._year):
+        if own := self._stamp_of(window.line.text):
             return own
         for raw in chain(islice(window.raw_above(), 25), islice(window.raw_below(), 8)):
             if not _CLOCK_SHAPE.search(raw):
                 continue
             line = clean(raw)
-            if line.speaker.pid == window.line.speaker.pid and (stamp := stamp_in(line.text, year=self._year)):
+            if line.speaker.pid == window.line.speaker.pid and (stamp := self._stamp_of(line.text)):
                 return stamp
         return None
+
+    def _stamp_of(self, text: str) -> Stamp | None:
+        return stamp_in(text, year=self._year, guessed=self._year_is_guessed)
 
     def _sample_progress(self, chunk: Chunk) -> None:
         """Where training visibly went on: everywhere in a small log, at the beginning of each chunk in a large one."""
@@ -327,7 +331,7 @@ class LogReader:
         data = self._tail.data
         lines = self._tail.first_line + data.count(b"\n")
         for raw in reversed(bytes(data[-65536:]).splitlines()[-400:]):
-            if stamp := stamp_in(clean(raw[:600]).text, year=self._year):
+            if stamp := self._stamp_of(clean(raw[:600]).text):
                 return stamp, lines
         return None, lines
 
