@@ -98,6 +98,8 @@ def test_a_command_waits_for_the_next_broker_while_the_run_is_alive(tmp_path, mo
 
     clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
     monkeypatch.setattr("rldbg.live.client.broker_client.time", clock)
+    # However long a broker takes to start here.
+    monkeypatch.setattr("rldbg.live.client.broker_client._REPLACED_S", 10 * PATIENCE_S)
     try:
         # GIVEN a killed broker of a run that is alive
         start_broker(run, owner_pid=owner.pid)
