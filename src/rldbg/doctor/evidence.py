@@ -69,6 +69,8 @@ def excerpt(text: str, matched: str, length: int) -> str:
     return "… " + text[begin : begin + length]
 
 
+PROGRAM_ENDED = "Error executing job with overrides"
+"""With these words Hydra ends a program; the traceback follows."""
 LAST_ERROR = "last error"
 STILL_TRYING = "still trying"
 """The kinds of failures that only the end of a log tells."""
@@ -148,6 +150,9 @@ class LogEvidence:
     def survived(self, place: LogPlace) -> bool:
         """Whether training went on for at least two steps after a place in its log, began or was completed after it, or
         whether the server that wrote it has answered a request since."""
+        ended = [f.place for f in self.failures if f.kind == PROGRAM_ENDED and f.place.file == place.file]
+        if any(end.offset < place.offset for end in ended):
+            return False  # what comes after it is late output of other processes
         served = self.served.get((place.file, place.speaker.pid), -1)
         if max(self.done.get(place.file, -1), served) > place.offset:
             return True

@@ -7,7 +7,7 @@ from string import ascii_letters
 
 from rldbg.doctor.cleaning import Line, Speaker, without_environment
 from rldbg.doctor.entries import ExceptionFamily, KnownFailure
-from rldbg.doctor.evidence import Failure, LogPlace
+from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, LogPlace
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.standing import is_information, is_setting, is_warning
 from rldbg.doctor.window import CARETS, RECORD_START, LogWindow
@@ -40,7 +40,7 @@ CRASH_WORDS = (
     "exits with return code = -",
     "CalledProcessError",
     "Unhandled error (suppress",
-    "Error executing job with overrides",
+    PROGRAM_ENDED,
 )
 EXCEPTION_WORDS = (
     *(f"{letter}Error: " for letter in ascii_letters),

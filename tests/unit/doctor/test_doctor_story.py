@@ -704,3 +704,9 @@ def test_what_the_logs_warn_of_is_a_candidate_when_the_cause_is_open(verdict):
     crashed = verdict(full + "\n/lib/libstdc++.so.6(+0xb1) [0x7f] __cxxabiv1::__terminate()\n")
     assert crashed.verdict == "unknown"
     assert any("ray-disk-nearly-full" in step and "warns of it" in step for step in crashed.next)
+
+
+def test_late_output_of_workers_after_the_end_of_the_program_is_no_going_on(verdict):
+    ended = ["Error executing job with overrides: ['a=1']", OOM, "step 1", "step 2", "step 3", "step 4"]
+    assert ids(verdict(ended)) == ["torch-cuda-oom"]
+    assert verdict(ended[1:]).verdict == "healthy"
