@@ -113,5 +113,5 @@ def _show(causes: list["HangDiagnosis"], groups: list["StackGroup"], notes: list
     findings = [cause.to_finding() for cause in causes]
     told = [cause.to_dict() for cause in causes]
     document = {"diagnosis": told[0], "waits": told, "groups": [group.to_dict() for group in groups], "notes": notes}
-    show(document, as_json, lambda: [to_terminal(findings), *to_lines(groups), *notes])
+    show(document, as_json, lambda: [to_terminal(findings), *to_lines(groups, brief=True), *notes])
     return ExitCode.FINDING if any(finding.severity == "error" for finding in findings) else ExitCode.OK

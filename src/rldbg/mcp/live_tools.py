@@ -61,7 +61,7 @@ class LiveTools:
             stacks, causes = explain_run(client)
         findings = [cause.to_finding() for cause in causes]
         places = [{"run": run, "rank": finding.where} for finding in findings if finding.where]
-        return ToolResult(to_text([to_terminal(findings), *to_lines(group_stacks(stacks))]), places)
+        return ToolResult(to_text([to_terminal(findings), *to_lines(group_stacks(stacks), brief=True)]), places)
 
     def evaluate(
         self,

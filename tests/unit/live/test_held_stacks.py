@@ -1,4 +1,4 @@
-"""Stacks of a process that is held at an exception: the frames that raised, not those that hold it."""
+"""Stacks as text: of a process that is held at an exception, the frames that raised; in a diagnosis, the user's."""
 
 import json
 
@@ -25,3 +25,19 @@ def test_the_frames_that_raised_are_shown(tmp_path):
 def test_without_the_crash_file_the_thread_is_shown_as_it_is(tmp_path):
     (group,) = group_stacks([_held(tmp_path / "elsewhere.json")])
     assert group.frames == (HOLDING,) and not group.raised
+
+
+def test_frames_of_libraries_are_counted_in_a_diagnosis():
+    library = {"file": "/x/lib/python3.11/site-packages/torch/c10d.py", "line": 3, "function": "all_reduce"}
+    thread = {"thread": "MainThread", "main": True, "wait": {"kind": "sleep"}}
+    thread["frames"] = [library, library, library, RAISING | {"locals": {}}, library]
+    stack = {"who": "job/0", "state": "running", "threads": [thread]}
+    assert list(to_lines(group_stacks([stack]), brief=True)) == [
+        "",
+        "job/0",
+        "    /x/lib/python3.11/site-packages/torch/c10d.py:3 all_reduce",
+        "    ... 2 frames of libraries",
+        "    train.py:4 step",
+        "    ... 1 frame of libraries",
+    ]
+    assert len(list(to_lines(group_stacks([stack])))) == 7

@@ -1,20 +1,18 @@
 """The stacks of many processes: equal ones together, the odd ones first; and what they say about a hang."""
 
 import json
-import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rldbg.agent import Message
+from rldbg.agent.waits import is_users
 from rldbg.live.diagnosis.flight_recorder import read_record, waits_of
 from rldbg.live.diagnosis.hang import HangDiagnosis, diagnose
 from rldbg.live.diagnosis.wait_graph import RESTING
 from rldbg.live.diagnosis.wait_words import root_words, thing
 from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits
-
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen", sysconfig.get_paths()["stdlib"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +96,8 @@ def interesting_thread(stack: Message) -> Message:
 
 def users_frame(frames: Sequence[Message]) -> Message | None:
     """The innermost frame that is neither the standard library's nor an installed package's, else the innermost."""
-    for frame in frames:
-        if not any(part in frame["file"] for part in _LIBRARIES):
-            return frame
-    return frames[0] if frames else None
+    own = (frame for frame in frames if is_users(frame["file"]))
+    return next(own, frames[0] if frames else None)
 
 
 def _waiting(stack: Message, thread: Message) -> str:
