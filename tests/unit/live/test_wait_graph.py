@@ -599,3 +599,37 @@ def test_a_pool_whose_threads_were_at_work_a_moment_ago_goes_on():
     for moved, severity in ((True, "info"), (False, "error")):
         (found,) = explain([_process(1, _thread("MainThread", future, main=True), worker | {"moved": moved})])
         assert found.to_finding().severity == severity
+
+
+def test_a_pool_that_is_too_small_for_a_barrier_is_told():
+    barrier = {"kind": "barrier", "name": "sync", "key": "0x5", "count": 3, "parties": 4, "ended_by": [], "users": []}
+    threads = [_thread(f"env_{number}", dict(barrier), pooled=True) for number in range(3)]
+    (found,) = explain([_process(1, *threads)])
+    assert "3 of 4 have arrived; all 3 threads of its pool wait there" in found.verdict
+    # AND one that does something else may arrive
+    others = explain([_process(1, *threads[:2], _thread("env_2", {"kind": "computing"}, pooled=True))])
+    assert all("too small" not in each.verdict for each in others)
+
+
+def test_who_had_a_lock_between_processes_and_was_killed_is_told():
+    dead = {"kind": "process", "name": "rollout-1", "pid": 3, "exit": "signal 9"}
+    parent = _process(1, _thread("MainThread", {"kind": "sleep"}, main=True), ended=[dead])
+    (found,) = explain([parent, _process(2, _thread("MainThread", _lock("lock", "shared:7"), main=True), forked=True)])
+    assert "never released; process rollout-1 (pid 3) has ended (killed by SIGKILL)" in found.verdict
+    assert "forked" not in found.verdict
+
+
+def test_streams_of_a_server_are_no_connections_of_a_client():
+    pool = _thread("MainThread", {"kind": "connection_pool", "limit": 2}, main=True)
+    serves = _thread("server", {"kind": "stream", "type": "asyncio.StreamReader", "peer": "127.0.0.1:1"})
+    assert any("no other request is seen in flight" in each.verdict for each in explain([_process(1, pool, serves)]))
+
+
+def test_a_rank_that_ended_without_setting_a_key_is_told():
+    key = {"kind": "store", "name": "store", "keys": ["rollout/1/done"]}
+    ended = _process(2, rank=1, world_size=2) | {"state": "exited", "exit": "exit code 0"}
+    found = explain([_rank(0, key), ended])
+    assert "rank 1 has not set it, but has ended (exit code 0)" in found[0].verdict
+    # AND so is one that is not there any more
+    (left,) = explain([_rank(0, key)])
+    assert "not found of its 2 ranks: rank 1, which has ended or runs elsewhere" in left.verdict

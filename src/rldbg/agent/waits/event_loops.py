@@ -33,6 +33,7 @@ _PRIMITIVES = {
 }
 
 
+_STREAM_READER = "asyncio.StreamReader"
 # Of aiohttp, and of httpcore.
 _ASKED = ("_key", "_origin")
 _TRANSPORTS = (("_transport",), ("transport",), ("_protocol", "transport"), ("_connection", "_protocol", "transport"))
@@ -59,11 +60,14 @@ def is_waiting(task: Object) -> bool:
 
 
 def failed_tasks(tasks: list[Object]) -> list[dict[str, Any]]:
-    """Tasks that an exception has ended."""
+    """Tasks that an exception has ended, or that were cancelled as far as that can be read."""
     found = []
     for task in tasks:
-        error, name = task.get("_exception"), task.get("_name")
-        if error is not None and is_a(error, "BaseException") and not is_a(error, "CancelledError"):
+        error, name, state = task.get("_exception"), task.get("_name"), task.get("_state")
+        if state is not None and state.text() == "CANCELLED":
+            text = (name.text() if name is not None else None) or "task"
+            found.append({"kind": "task", "name": text, "exit": "it was cancelled"})
+        elif error is not None and is_a(error, "BaseException") and not is_a(error, "CancelledError"):
             text = (name.text() if name is not None else None) or "task"
             found.append({"kind": "task", "name": text, "exit": exception_text(error)})
     return found
@@ -194,7 +198,8 @@ def _connected(frames: list[Frame]) -> dict[str, Any]:
     for frame in frames:
         for transport in transports_of(frame.variable("self")):
             if found := _connection(transport):
-                return {"kind": "stream"} | found
+                own = {"type": _STREAM_READER} if frame.file.endswith("asyncio/streams.py") else {}
+                return {"kind": "stream"} | own | found
     # Transports of uvloop keep that in C: the client knows the address that it asks.
     owners = [value for frame in frames if (value := frame.variable("self")) is not None]
     owners += [inner for value in owners if (inner := value.get("_connection")) is not None]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rldbg.live.diagnosis.entries import all_entries, busy_loops, children_of, entry_id, front_of, process_id, thread_id
+from rldbg.live.diagnosis.lost_waits import what_ended
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import place_text
 
@@ -24,7 +25,11 @@ def lock_edges(wait: WaitFacts, stack: WaitFacts, node: Node, stacks: Sequence[W
         if found:
             node.wait = {**node.wait, "name": choice["name"], "key": choice["key"]}
             return found
-        if lost := _holder_at_fork(choice, stack, stacks):
+        if choice["key"].startswith("shared:") and wait["kind"] == "lock":
+            ended = ", ".join(dict.fromkeys(filter(None, map(what_ended, stacks))))
+            held = "no process is seen holding it: it was acquired and never released"
+            node.wait = {**node.wait, "name": choice["name"], "lost": f"{held}; {ended}" if ended else held}
+        elif lost := _holder_at_fork(choice, stack, stacks):
             node.wait = {**node.wait, "name": choice["name"], "lost": lost}
         elif owner and stack.get("source") == "memory":
             # From outside all threads are seen.

@@ -71,6 +71,8 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         return "; ".join(f"worker {w['number']} (pid {w['pid']}) has ended ({exit_text(w['ended'])})" for w in dead)
     if kind == "connection_pool":
         return "no other request is seen in flight: responses that were not read to their end or closed keep them"
+    if kind == "barrier" and (waiting := _all_of_pool(entry, wait, stack)):
+        return f"all {waiting} threads of its pool wait there: the pool is too small, the others are queued behind them"
     if kind == "barrier":
         return f"some never arrived: {gone}" if gone else "no other thread or process is seen that would arrive"
     if kind in DUTIES:
@@ -113,6 +115,13 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
     if kind == "message" and wait.get("ends") == []:
         return "no process is connected to it" + (f": {gone}" if gone else "")
     return gone if kind in ("pipe", "socket", "stream", "message") else ""
+
+
+def _all_of_pool(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> int:
+    """How many threads a pool has, if all of them wait for the same as this one."""
+    pooled = [thread for thread in stack.get("threads") or [] if thread.get("pooled")] if entry.get("pooled") else []
+    same = [each for each in pooled if each["wait"].get("key") == wait.get("key")]
+    return len(pooled) if len(same) == len(pooled) else 0
 
 
 def _listed(functions: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: Sequence
     _join_devices(nodes, ranked, waiting)
     _join_unranked(nodes, stacks)
     _count_joining(nodes, stacks)
+    _name_missing_setters(nodes, ranked)
     if not waiting:
         return nodes
     world = max([int(stack.get("world_size") or 0) for stack in ranked.values()] + [max(ranked) + 1])
@@ -42,6 +43,17 @@ def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: Sequence
             lost = f"whether {unclear[0]} is in the same one is not seen" if unclear else _TOGETHER
             node.wait = {**node.wait, "lost": lost}
     return nodes
+
+
+def _name_missing_setters(nodes: Sequence[Node], ranked: Mapping[int, Message]) -> None:
+    """Ranks that were not found may be those that should have set a key of a store."""
+    world = max([int(stack.get("world_size") or 0) for stack in ranked.values()], default=0)
+    missing = ", ".join(str(rank) for rank in range(world) if rank not in ranked)
+    for node in nodes if missing else ():
+        if node.kind == "store" and not node.edges:
+            absent = f"not found of its {world} ranks: rank {missing}, which has ended or runs elsewhere"
+            lost = filter(None, [str(node.wait.get("lost") or ""), absent])
+            node.wait = {**node.wait, "lost": "; ".join(lost)}
 
 
 def _relation(node: Node) -> str:

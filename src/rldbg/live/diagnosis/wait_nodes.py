@@ -232,13 +232,17 @@ def _edges(
         return [Edge(identity, "may be one of them") for identity in tasks if identity != node.id]
     if kind == "connection_pool":
         asking = [each for each in known.values() if each.id[:2] == base and each.kind in ("socket", "stream")]
-        return [Edge(each.id, "has one of them") for each in asking if not each.background]
+        # A server's own streams are not connections of the client.
+        served = "asyncio.StreamReader"
+        return [Edge(e.id, "has one of them") for e in asking if not e.background and e.wait.get("type") != served]
     if kind == "store":
         entries = ((each, entry) for each in stacks for entry in all_entries(each))
         setters = [
             (each, entry) for each, entry in entries if set(entry.get("sets") or ()) & set(wait.get("keys") or ())
         ]
-        return [Edge(i, "should set it") for each, entry in setters if (i := entry_id(entry, each)) != node.id]
+        found = [Edge(i, "should set it") for each, entry in setters if (i := entry_id(entry, each)) != node.id]
+        left = [each for each in known.values() if each.gone and each.rank is not None and each.id != node.id]
+        return found or [Edge(each.id, "has not set it") for each in left]
     if kind == "child":
         pids = [wait["pid"]] if wait.get("pid") else [child["pid"] for child in stack.get("children") or []]
     elif kind == "data_loader":
