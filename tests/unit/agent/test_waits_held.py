@@ -1,5 +1,6 @@
 """Which locks a line holds, for each way in which code takes locks; the programs are stopped at `here()`."""
 
+import contextlib
 import sys
 import textwrap
 import threading
@@ -71,6 +72,26 @@ def test_what_a_line_holds(tmp_path, name):
     exec(compile(file.read_text(), str(file), "exec"), scope)
     scope["main"]()
     assert set(seen) == expected
+
+
+@pytest.mark.parametrize(
+    ("loop", "endless"), [("for _ in [1]:", False), ("while not done():", False), ("while True:", True)]
+)
+def test_a_lock_is_held_for_ever_only_in_an_endless_loop(tmp_path, loop, endless):
+    file = tmp_path / "program.py"
+    file.write_text(f"def main():\n    with a:\n        {loop}\n            here()\n")
+    seen = []
+
+    def here():
+        seen.extend(held_locks([OwnFrame(sys._getframe(1))], Sources(0), set()))
+        if endless:
+            raise StopIteration
+
+    scope = {"a": threading.Lock(), "here": here, "done": lambda: seen}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    with contextlib.suppress(StopIteration):
+        scope["main"]()
+    assert [each["loops"] for each in seen] == [endless]
 
 
 def test_what_a_line_waits_for_it_does_not_hold(tmp_path):

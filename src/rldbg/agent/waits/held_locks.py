@@ -41,10 +41,15 @@ def held_locks(
 
 
 def _loops(expression: ast.expr, frame: Frame, sources: Sources) -> bool:
-    """Whether the line is in a loop that begins after the lock was taken: it is held through all rounds."""
+    """Whether the line is in an endless loop that begins after the lock was taken: it is held through all rounds."""
     begun = getattr(expression, "lineno", 0)
-    around = [node for node in sources.on_line(frame) if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
+    around = [node for node in sources.on_line(frame) if isinstance(node, ast.While) and _is_endless(node)]
     return any((loop.lineno, loop.col_offset) > (begun, getattr(expression, "col_offset", 0)) for loop in around)
+
+
+def _is_endless(loop: ast.While) -> bool:
+    leaves = any(isinstance(node, ast.Break | ast.Return) for node in own_nodes(loop))
+    return isinstance(loop.test, ast.Constant) and not leaves
 
 
 class _Taken:
