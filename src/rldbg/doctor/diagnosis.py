@@ -129,7 +129,8 @@ class Diagnosis:
         if self.verdict == "healthy":
             return "no failure found" if self.read_bytes or self.flights else "nothing was read: the logs are empty"
         held_up = sorted({rank for report in self.flights for rank in report.culprits})
-        words = "the cause is not in these logs" + (f", only: {self.fallout[0].title}" if self.fallout else "")
+        said = next((f": {cause.detail}" for cause in self.fallout[:1] if cause.detail), "")
+        words = "the cause is not in these logs" + (f", only: {self.fallout[0].title}{said}" if self.fallout else "")
         if self.first_error is not None and self.first_error.kind in _ENDS:
             words = f"{_ENDS[self.first_error.kind]}: {self.first_error.message[:200]}"
         elif self.first_error is not None and not is_wrapper(self.first_error):

@@ -118,6 +118,8 @@ _RAY_TASK = re.compile(r"ray::(?P<name>\S+?)\(\) ?\(pid=(?P<pid>\d+)(?:, ip=(?P<
 """How Ray begins the traceback of a task or an actor's method."""
 _MAX_LINES = 160
 _PREFIX_LINES = 8
+_LAST_ERROR = "Last error:"
+_LINES_BELOW = 5
 HEADLESS = "traceback without its last line"
 _INNER_BREAK = re.compile(r"(?:\\{1,4}n|\n)(?:['\"], ['\"])?")
 """How a line break looks in a traceback that was quoted, or wrapped in JSON, on one line."""
@@ -171,7 +173,7 @@ def _lone_exception(window: LogWindow, place: LogPlace) -> Failure | None:
         if TRACEBACK in line.text or _RAY_TASK.search(line.text):
             return None
         break
-    message = _message(found, window.above(3), window.below(2))
+    message = _message(found, window.above(3), list(window.below(_LINES_BELOW)))
     return Failure(found[0], message, place, tuple(reversed(frames)))
 
 
@@ -208,12 +210,26 @@ def _next_words(lines: Iterable[Line]) -> str:
     return "" if is_other else words[:300]
 
 
-def _message(found: tuple[str, str], above: Iterable[Line], below: Iterable[Line]) -> str:
-    """What an exception says; a bare AssertionError says what it asserted, from the code that is shown above it."""
+def _message(found: tuple[str, str], above: Iterable[Line], below: Sequence[Line]) -> str:
+    """What an exception says; a bare AssertionError says what it asserted, from the code that is shown above it. What
+    NCCL says itself stands below torch's words."""
     kind, said = found
+    if said.startswith("NCCL error") and (last := _last_error(below)):
+        return f"{said[: 300 - len(last)]}; {_LAST_ERROR} {last}"
     code = (_LEVELLED.sub("", line.text.strip(), count=1).strip() for line in above)
     asserted = next((text[:300] for text in code if text.startswith("assert ")), "") if kind == "AssertionError" else ""
-    return said or asserted or _next_words(below)
+    return said or asserted or _next_words(below[:2])
+
+
+def last_error(failure: Failure) -> str:
+    """What NCCL itself says, in the exception that torch makes of it."""
+    return failure.message.partition(f"; {_LAST_ERROR} ")[2]
+
+
+def _last_error(below: Sequence[Line]) -> str:
+    texts = [line.text.strip() for line in below]
+    heads = (number for number, text in enumerate(texts) if text.endswith(_LAST_ERROR))
+    return next((texts[number + 1][:200] for number in heads if number + 1 < len(texts)), "")
 
 
 def _as_exception(text: str) -> tuple[str, str] | None:
@@ -238,7 +254,7 @@ def _traceback(window: LogWindow, place: LogPlace) -> Failure | None:
             continue
         found = _as_exception(line.text)
         if found and (frames or is_remote) and not _is_shown_code(lines, number):
-            message = _message(found, lines[max(0, number - 3) : number], lines[number + 1 : number + 3])
+            message = _message(found, lines[max(0, number - 3) : number], lines[number + 1 : number + 1 + _LINES_BELOW])
             code = _failing_line(lines[:number])
             failure = Failure(found[0], message, place, tuple(frames), code, number + 2, chained=_is_chained(window))
             return replace(failure, warned=is_warning(window.line.text))

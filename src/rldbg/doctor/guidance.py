@@ -4,11 +4,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.entries import KnownFailure, Role
 from rldbg.doctor.evidence import Failure, LogEnd, LogEvidence
-from rldbg.doctor.failures import kind_of
+from rldbg.doctor.failures import kind_of, last_error
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
@@ -87,7 +88,7 @@ def next_steps(
         yield f"possible cause: {other.entry.title} ({other.entry.id}); {place.file}:{place.line} reports it, but " + (
             "the exception above ended the program: look whether what failed there was needed for it"
         )
-    for entry in _candidates(judgement, library, _words_seen(evidence)):
+    for entry in _candidates(judgement, library, evidence):
         yield f"possible cause: {entry.title} ({entry.id}); {_confirmation(entry)}"
 
 
@@ -103,11 +104,16 @@ def _is_of_another(entry: KnownFailure, seen: str) -> bool:
     return any(entry.id.startswith(f"{name}-") and name.partition("-")[0] not in seen for name in names)
 
 
-def _candidates(judgement: Judgement, library: Library, seen: str) -> list[KnownFailure]:
+def _candidates(judgement: Judgement, library: Library, evidence: LogEvidence) -> list[KnownFailure]:
     """The causes that an unknown exception resembles; without one those that fit the most specific symptoms best, then
-    those that are usual for a symptom that anything can cause."""
+    those that are usual for a symptom that anything can cause. What NCCL says rules out what it would say of others."""
     if judgement.first_error is not None:
         return resembling(judgement.first_error, library, _CANDIDATES)
+    says = next((found for failure in evidence.failures if (found := last_error(failure))), "")
+    if says and all(sighting.entry.category == "nccl" for sighting in judgement.fallout):
+        alike = resembling(replace(evidence.failures[0], message=says), library, _CANDIDATES)
+        return [entry for entry in alike if entry.category == "nccl"]
+    seen = _words_seen(evidence)
     fit: dict[str, float] = {}
     for sighting in judgement.fallout:
         entry = sighting.entry

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rldbg.doctor.cleaning import without_environment
 from rldbg.doctor.evidence import Failure
+from rldbg.doctor.failures import last_error
 from rldbg.frameworks import frameworks
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(?P<package>[A-Za-z]\w*)")
@@ -52,6 +53,8 @@ _PRODUCT = re.compile(r"mat1 and mat2 shapes cannot be multiplied \((?P<a>\d+)x(
 def specifics(failure: Failure) -> str:
     """One sentence on what the exception itself says, or nothing where it says no more than its own words."""
     said = failure.headline
+    if says := last_error(failure):
+        return f"NCCL's last error is: {says}"
     sentences = (each(said, failure.frames) for each in (_interface, _memory, _refused, _product))
     shown = f"the failing line is: {failure.code}" if failure.code and _NAMES_NO_PLACE.match(said) else ""
     return next((sentence for sentence in sentences if sentence), shown)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rldbg.doctor import diagnose
 from rldbg.doctor.cleaning import Speaker
 from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.specifics import specifics
@@ -76,3 +77,21 @@ def test_the_sentence_says_whose_call_how_much_and_where(headline, frames, words
 def test_what_says_no_more_than_its_words_has_no_sentence(headline):
     kind, _, message = headline.partition(": ")
     assert specifics(Failure(kind, message, PLACE, (OWN,))) == ""
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_what_nccl_says_is_shown_although_no_entry_knows_it(prefix, tmp_path, index):
+    lines = (
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:219, invalid argument, NCCL version 2.14.3",
+        "ncclInvalidArgument: Invalid value for an argument.",
+        "Last error:",
+        "Invalid config seam attribute value -7",
+    )
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"{prefix}{line}\n" for line in lines))
+    found = diagnose([log], index=index)
+    assert found.verdict == "unknown"
+    assert found.headline.endswith(
+        "torch reports an NCCL error: NCCL's last error is: Invalid config seam attribute value -7"
+    )
+    assert not any("/dev/shm" in step for step in found.next)
