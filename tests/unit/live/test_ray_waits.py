@@ -1,5 +1,7 @@
 """Ray's own view in the wait graph, from hand-made lists of actors and tasks."""
 
+import pytest
+
 from rldbg.live import explain
 
 WAITING = {"kind": "ray_get", "tasks": [], "count": 1, "methods": ["get"]}
@@ -51,6 +53,27 @@ def test_two_actors_that_wait_for_each_other():
     said = _verdicts([_worker("a", 1, "call"), _worker("b", 2, "call")], _view([_actor("a", 1), _actor("b", 2)], tasks))
     assert "a waits at job.py:5 (call) for the result of B.answer (actor b); b should run answer" in said
     assert "(deadlock)" in said
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        (
+            {"gpu": "H100"},
+            "cannot be scheduled: it asks for a node labelled gpu=H100, and there is none (there is gpu=L4)",
+        ),
+        ({"gpu": "in(H100,H200)"}, "a node labelled gpu=in(H100,H200), and there is none"),
+        ({"zone": "a", "gpu": "!L4"}, "a node labelled zone=a, gpu=!L4, and there is none"),
+        ({"gpu": "in(H100, L4)", "zone": "!b"}, "has not started yet"),
+        ({}, "has not started yet"),
+    ],
+)
+def test_an_actor_for_a_node_with_other_labels_cannot_be_scheduled(selector, said):
+    judge = _actor("judge", None, "PENDING_CREATION", required_resources={"CPU": 1.0}, label_selector=selector)
+    tasks = [_task("call", "RUNNING", 1), _task("Judge.grade", "PENDING_NODE_ASSIGNMENT", None, "judge", parent="call")]
+    view = _view([judge], tasks, free={"CPU": 1.0})
+    view["nodes"][0]["labels"] = {"gpu": "L4"}
+    assert said in _verdicts([_worker("caller", 1, "call")], view)
 
 
 def test_an_actor_that_cannot_be_scheduled_is_told_with_what_is_free():

@@ -290,14 +290,14 @@ class _Joining:
             again = f" (started again {times} so far): {ends}" if (times := times_restarted(actor)) else ""
             activity = f"is restarting{again}{self._resources.lack(actor['required_resources'])}"
         else:
-            lack = self._resources.lack(actor["required_resources"], actor["placement_group_id"])
+            lack = self._resources.lack_of(actor)
             activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
         return self._not_running(("ray_actor", actor["actor_id"]), label, activity)
 
     def _task_node(self, task: WaitFacts) -> Node:
         state = str(task["state"])
         if state == "PENDING_NODE_ASSIGNMENT":
-            lack = self._resources.lack(task["required_resources"], task["placement_group_id"])
+            lack = self._resources.lack_of(task)
             activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
         else:
             activity = f"has not begun ({state})"

@@ -1,7 +1,7 @@
 """What Ray's tasks, actors and placement groups ask for, and what the nodes have free."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rldbg.live.diagnosis.wait_graph import WaitFacts
@@ -13,8 +13,20 @@ class RayResources:
     def __init__(self, ray: Mapping[str, Any]) -> None:
         self._ray = ray
 
-    def lack(self, wanted: Any, group: Any = None) -> str:
-        """What is asked for and what is free."""
+    def lack_of(self, row: WaitFacts) -> str:
+        """Why an actor or a task cannot be scheduled: no node has its labels, or what it asks for is not free there."""
+        selector = dict(row.get("label_selector") or {})
+        if (row.get("fallback_strategy") or {}).get("options"):
+            selector = {}
+        alive = [node for node in self._ray["nodes"] if node["alive"]]
+        nodes = [node for node in alive if _is_selected(node.get("labels") or {}, selector)]
+        if selector and not nodes:
+            asked = ", ".join(f"{name}={rule}" for name, rule in selector.items())
+            return f": it asks for a node labelled {asked}, and there is none{_known(alive, selector)}"
+        return self.lack(row["required_resources"], row["placement_group_id"], nodes)
+
+    def lack(self, wanted: Any, group: Any = None, nodes: Sequence[WaitFacts] | None = None) -> str:
+        """What is asked for and what is free, on some nodes or on all."""
         groups = [each for each in self._ray["placement_groups"] if group and each["placement_group_id"] == group]
         if groups and groups[0]["state"] != "CREATED":
             return f": its placement group is {groups[0]['state'].lower()}{self.lack_of_group(groups[0])}"
@@ -22,7 +34,7 @@ class RayResources:
             all_of_it = _amounts(_all_bundles(groups[0]))
             return f": {group_label(groups[0])}, in which it belongs, has {all_of_it} in all, and others use it"
         plain = {name: amount for name, amount in dict(wanted or {}).items() if "_group_" not in name}
-        alive = [node for node in self._ray["nodes"] if node["alive"]]
+        alive = [node for node in self._ray["nodes"] if node["alive"]] if nodes is None else nodes
         if not plain or any(
             all(node["free"].get(name, 0) >= amount for name, amount in plain.items()) for node in alive
         ):
@@ -65,6 +77,25 @@ class RayResources:
         if wish:
             return f": its {asked}; {strategy} wants {wish}, and the cluster has {nodes}"
         return f": its {asked}, each fits on a node, but not all of them at once ({nodes})"
+
+
+def _is_selected(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """By Ray's rules: `value`, `!value`, `in(a,b)` and `!in(a,b)`."""
+    for name, rule in selector.items():
+        wanted = rule.removeprefix("!")
+        listed = wanted.startswith("in(") and wanted.endswith(")")
+        choices = [each.strip() for each in wanted[3:-1].split(",")] if listed else [wanted]
+        if (labels.get(name) in choices) == rule.startswith("!"):
+            return False
+    return True
+
+
+def _known(nodes: Iterable[WaitFacts], selector: Mapping[str, str]) -> str:
+    """The values that the labels in question have."""
+    found = {
+        f"{name}={node['labels'][name]}" for node in nodes for name in selector if name in (node.get("labels") or {})
+    }
+    return f" (there is {', '.join(sorted(found)[:8])})" if found else ""
 
 
 def group_label(group: WaitFacts) -> str:

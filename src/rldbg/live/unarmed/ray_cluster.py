@@ -22,9 +22,9 @@ _IDS = ["actor_id", "owner_id", "job_id", "node_id", "placement_group_id", "work
 _STARTED = ("ALIVE", "RESTARTING")
 _KEPT = {
     "tasks": "task_id name state func_or_class_name actor_id parent_task_id node_id worker_id worker_pid type job_id "
-    "required_resources error_type error_message placement_group_id attempt_number",
+    "required_resources error_type error_message placement_group_id attempt_number label_selector fallback_strategy",
     "actors": "actor_id name class_name state pid node_id required_resources death_cause placement_group_id job_id "
-    "num_restarts",
+    "num_restarts label_selector fallback_strategy",
     "workers": "worker_id worker_type pid node_id ip is_alive exit_detail",
 }
 
@@ -164,6 +164,7 @@ def _nodes(ray: Any) -> list[dict[str, Any]]:
             "alive": node["Alive"],
             "total": _resources(node["Resources"]),
             "free": _resources(free.get(node["NodeID"]) or {}),
+            "labels": dict(node.get("Labels") or {}),
         }
         for node in ray.nodes()
     ]
