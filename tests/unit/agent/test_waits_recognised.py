@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -37,6 +38,37 @@ class Store:
         # Any argument that is true means that it waits.
         self.get = self.answers.get
         self.set = lambda key, value: None
+
+
+@dataclass
+class Environment:
+    seconds: float
+    begun: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def play(self):
+        self.begun.set()
+        while not self.over.is_set():
+            time.sleep(self.seconds)
+
+
+def test_the_seconds_of_a_sleep_are_known():
+    environment = Environment(0.125)
+    thread = threading.Thread(target=environment.play, name="environment")
+    thread.start()
+    environment.begun.wait()
+    try:
+        # Between two sleeps it is elsewhere.
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            (entry,) = snapshot(OwnProcess(frozenset({thread.ident})))["threads"]
+            wait = entry["wait"]
+            if wait["kind"] == "sleep":
+                break
+        assert wait["delay_s"] == 0.125
+    finally:
+        environment.over.set()
+        thread.join()
 
 
 def test_a_key_that_nobody_sets_is_named():

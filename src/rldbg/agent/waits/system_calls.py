@@ -1,5 +1,7 @@
 """What a thread waits for in the kernel: its system call and the file behind it."""
 
+import ast
+
 from .kernel import POLLING
 from .looking import Looking, Wait
 from .objects import is_a
@@ -18,6 +20,19 @@ def _uses_database(looking: Looking) -> bool:
     return any(is_a(value, "Connection", "Cursor") for value in used)
 
 
+def _delay(looking: Looking) -> float | None:
+    """The seconds that the user's `sleep` was given, where they are plain."""
+    place = looking.place
+    calls = [call for call in looking.sources.calls_at(place) if call.method == "sleep"] if place is not None else []
+    if place is None or len(calls) != 1 or len(calls[0].arguments) != 1:
+        return None
+    seconds = calls[0].arguments[0]
+    if isinstance(seconds, ast.Constant):
+        return float(seconds.value) if isinstance(seconds.value, int | float) else None
+    value = resolve(seconds, place)
+    return value.real() if value is not None else None
+
+
 def kernel_wait(looking: Looking) -> Wait | None:
     facts, place = looking.kernel, looking.place
     call, file = str(facts.get("call") or ""), facts.get("file") or {}
@@ -25,7 +40,8 @@ def kernel_wait(looking: Looking) -> Wait | None:
     # A worker that polls by now was in the user's `sleep` when its frames were read.
     if call in ("nanosleep", "clock_nanosleep") or (call in ("", *POLLING) and "sleep" in methods):
         polls = looking.sources.polled(place) if place is not None else ""
-        return {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods, "database": _uses_database(looking)}
+        wait = {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods, "database": _uses_database(looking)}
+        return wait | {"delay_s": _delay(looking)}
     if call in ("wait4", "waitid"):
         pid = (facts.get("arguments") or [0])[1 if call == "waitid" else 0]
         return {"kind": "child", "pid": pid if 0 < pid < 1 << 31 else None}
