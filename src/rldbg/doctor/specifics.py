@@ -33,6 +33,7 @@ _GPU = re.compile(
     rf"GPU (?P<gpu>\d+)\D{{0,40}}?capaci?ty of (?P<total>{_MEMORY})(?: of which (?P<free>{_MEMORY}) is free)?"
 )
 _HOLDER = re.compile(rf"[Pp]rocess (?P<pid>\d+) has (?P<memory>{_MEMORY}) memory in use")
+_THIS_PROCESS = re.compile(rf"this process has (?P<memory>{_MEMORY}) memory in use")
 _OWN = re.compile(rf"(?P<memory>{_MEMORY}) is allocated by PyTorch")
 _UNUSED = re.compile(rf"(?P<memory>{_MEMORY}) is reserved by PyTorch but unallocated")
 _ADDRESS = re.compile(
@@ -141,12 +142,30 @@ def _memory(said: str, _frames: Sequence[str]) -> str:
     if gpu := _GPU.search(said):
         free = f", {gpu['free']} of its {gpu['total']} were free" if gpu["free"] else f", which has {gpu['total']}"
         parts[0] += f" on GPU {gpu['gpu']}{free}"
+        if others := _of_others(said, gpu):
+            parts.append(f"other processes, which the message does not name, hold about {others}")
     parts += [f"process {holder['pid']} holds {holder['memory']}" for holder in _HOLDER.finditer(said)]
     if own := _OWN.search(said):
         parts.append(f"this process has {own['memory']} in tensors")
     if unused := _UNUSED.search(said):
         parts.append(f"{unused['memory']} is reserved and unused")
     return "; ".join(parts) + "." if len(parts) > 1 else ""
+
+
+def _of_others(said: str, gpu: re.Match[str]) -> str:
+    """What is neither free nor held by a process that the message names, if it is more than a tenth of the GPU."""
+    own = _THIS_PROCESS.search(said)
+    if own is None or not gpu["free"]:
+        return ""
+    total = _bytes(gpu["total"])
+    named = sum(_bytes(holder["memory"]) for holder in _HOLDER.finditer(said))
+    rest = total - _bytes(gpu["free"]) - _bytes(own["memory"]) - named
+    return f"{rest / 2**30:.1f} GiB" if rest > 0.1 * total else ""
+
+
+def _bytes(text: str) -> float:
+    unit = text.rstrip("iB")[-1]
+    return float(text.rstrip("iBKMGT ")) * 1024.0 ** (1 + "KMGT".index(unit))
 
 
 def _refused(said: str, _frames: Sequence[str]) -> str:

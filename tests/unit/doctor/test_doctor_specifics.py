@@ -53,6 +53,13 @@ OWN = "/home/u/train.py:9 in main"
             ),
         ),
         (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 112.00 MiB. GPU 0 has a total capacity of "
+            "39.49 GiB of which 119.38 MiB is free. Including non-PyTorch memory, this process has 8.38 GiB memory in "
+            "use.",
+            (),
+            ("other processes, which the message does not name, hold about 31.0 GiB",),
+        ),
+        (
             "ConnectionRefusedError: [Errno 111] Connect call failed ('127.0.0.1', 8000)",
             (),
             ("port 8000 of this node itself",),
