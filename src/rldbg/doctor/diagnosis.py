@@ -121,7 +121,8 @@ class Diagnosis:
         if self.verdict == "found":
             cause = self.root_causes[0]
             said = cause.detail.partition(";")[0].rstrip(".")
-            return f"root cause: {cause.title} ({cause.id})" + (f": {said}" if said else "")
+            sure = "likely cause" if cause.confidence == "low" else "root cause"
+            return f"{sure}: {cause.title} ({cause.id})" + (f": {said}" if said else "")
         if self.unfinished:
             return f"no failure found, but the log ends in the middle of a progress bar ({self.unfinished})"
         if self.verdict == "healthy" and self.notes:

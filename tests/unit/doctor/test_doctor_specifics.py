@@ -1,5 +1,7 @@
 """What exceptions say about a run, as a sentence."""
 
+from dataclasses import replace
+
 import pytest
 
 from rldbg.doctor import diagnose
@@ -102,3 +104,12 @@ def test_what_nccl_says_is_shown_although_no_entry_knows_it(prefix, tmp_path, in
         "torch reports an NCCL error: NCCL's last error is: Invalid config seam attribute value -7"
     )
     assert not any("/dev/shm" in step for step in found.next)
+
+
+def test_a_cause_of_low_confidence_is_called_likely(tmp_path, index):
+    log = tmp_path / "train.log"
+    log.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    found = diagnose([log], index=index)
+    assert found.headline.startswith("root cause: PyTorch ran out of GPU memory")
+    unsure = replace(found, root_causes=(replace(found.root_causes[0], confidence="low"),))
+    assert unsure.headline.startswith("likely cause: PyTorch ran out of GPU memory")
