@@ -134,6 +134,10 @@ class Diagnosis:
         words = "the cause is not in these logs" + (f", only: {self.fallout[0].title}{said}" if self.fallout else "")
         if self.first_error is not None and self.first_error.kind in _ENDS:
             words = f"{_ENDS[self.first_error.kind]}: {self.first_error.message[:200]}"
+        elif self.first_error is not None and self.first_error.kind == "KeyboardInterrupt" and not self.fallout:
+            words = (
+                "the program was interrupted (KeyboardInterrupt: Ctrl-C or SIGINT); nothing else failed in these logs"
+            )
         elif self.first_error is not None and not is_wrapper(self.first_error):
             who = str(self.first_error.place.speaker)
             words = f"the failure begins with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")

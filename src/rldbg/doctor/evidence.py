@@ -141,6 +141,8 @@ class LogEvidence:
     """For each log that ends in the middle of a progress bar what the bar says."""
     served: dict[tuple[str, str], int] = field(default_factory=dict)
     """For each log and process the last place where a server says that it answered a request."""
+    shut_down: dict[str, int] = field(default_factory=dict)
+    """For each log the last place where an engine says that it ends: its server goes on answering, with nothing."""
 
     @property
     def read_only_aside(self) -> bool:
@@ -154,6 +156,8 @@ class LogEvidence:
         if any(end.offset < place.offset for end in ended):
             return False  # what comes after it is late output of other processes
         served = self.served.get((place.file, place.speaker.pid), -1)
+        if self.shut_down.get(place.file, -1) > place.offset:
+            served = -1
         if max(self.done.get(place.file, -1), served) > place.offset:
             return True
         samples = self.progress.get(place.file, [])

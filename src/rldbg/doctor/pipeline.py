@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from rldbg.doctor.probes import probe_machine
 from rldbg.doctor.root_cause import judge
 from rldbg.doctor.run_evidence import stack_findings
 from rldbg.doctor.scan import Scanner
+from rldbg.doctor.signals import sender_of
 from rldbg.doctor.sources import find_sources
 from rldbg.doctor.specifics import specifics
 
@@ -33,16 +33,6 @@ _SILENT_FAILURE = (
     "the command ended with exit code {exit_code} and these logs contain no error: read the end of its output; "
     "export PYTHONFAULTHANDLER=1 before the next run"
 )
-_SIGNALLED = 128
-"""What a shell adds to the number of the signal that ended a command."""
-_WHO_SENDS = {
-    signal.SIGKILL: "the kernel or the container for lack of memory, a scheduler, or a person: run "
-    'dmesg -T | grep -iE "killed process|oom" on that node and cat /sys/fs/cgroup/memory.events in the container '
-    "(oom_kill above 0 proves it)",
-    signal.SIGTERM: "a scheduler (time limit, preemption), a launcher on another node, or a person: run "
-    "sacct -j <job> --format=JobID,State,ExitCode,Elapsed,Timelimit or kubectl describe pod <pod>",
-    signal.SIGHUP: "the terminal or the SSH connection that closed: start the command in tmux, with nohup, or as a job",
-}
 _MISSING_END = (
     "run.json does not say how the run ended: the launcher was killed, or could not write; see dmesg -T for kills, and "
     "df -h and df -i of the run's folder"
@@ -122,7 +112,7 @@ def conclude(
     steps = [] if explained or not failed else next_steps(judgement, evidence, library, flights)
     if exit_code not in _NOT_A_FAILURE and not failed:
         failed = True
-        steps = [_SILENT_FAILURE.format(exit_code=exit_code), *_sender(exit_code or 0)]
+        steps = [_SILENT_FAILURE.format(exit_code=exit_code), *([sent] if (sent := sender_of(exit_code or 0)) else [])]
     elif end_is_missing and not failed:
         failed = True
         steps = [_MISSING_END]
@@ -144,16 +134,6 @@ def conclude(
         read_bytes=sum(end.bytes for end in evidence.ends),
         engine=engine,
     )
-
-
-def _sender(exit_code: int) -> list[str]:
-    """Who may have sent the signal that an exit code stands for, and what would prove it."""
-    number = -exit_code if exit_code < 0 else exit_code - _SIGNALLED
-    if number not in {each.value for each in signal.Signals}:
-        return []
-    name = signal.Signals(number).name
-    sent = _WHO_SENDS.get(signal.Signals(number), "the process itself, in native code: its last output or a core dump")
-    return [f"exit code {exit_code} is signal {number} ({name}); possible senders: {sent}"]
 
 
 def _says_little(judgement: Judgement) -> bool:

@@ -48,6 +48,7 @@ _DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of 
 _BAR = re.compile(r"(?<!\d)(?P<done>\d{1,9})/(?P<total>\d{1,9}) \[\d\d:\d\d")
 """How progress bars count."""
 _SERVED = re.compile(rb'POST /[^"\n]{0,80} HTTP/1\.[01]" 200')
+_SHUTS_DOWN = re.compile(rb"\b(?:CRITICAL|FATAL)\b[^\n]{0,200}(?:shutting down|exiting|fatal)")
 _NATIVE_STACK = re.compile(r"frame #\d+: |Exception raised from \w+ at |\s*$")
 _CLOCK_SHAPE = re.compile(rb"\d\d:\d\d:\d\d")
 Progress = Callable[[int], None]
@@ -275,6 +276,8 @@ class LogReader:
         samples = self._evidence.progress.setdefault(self._source.name, [])
         for match in _DONE.finditer(chunk.data, begin, end):
             self._evidence.done[self._source.name] = chunk.offset + match.start()
+        for match in _SHUTS_DOWN.finditer(chunk.data, begin, end):
+            self._evidence.shut_down[self._source.name] = chunk.offset + match.start()
         if served := deque(_SERVED.finditer(chunk.data, begin, end), maxlen=_SERVED_LINES):
             self._note_served(chunk, [match.start() for match in served])
         found = [match for words in _PROGRESS for match in words.finditer(chunk.data, begin, end)]

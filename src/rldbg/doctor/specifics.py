@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rldbg.doctor.cleaning import without_environment
 from rldbg.doctor.evidence import Failure
 from rldbg.doctor.failures import last_error
+from rldbg.doctor.signals import sender_of
 from rldbg.frameworks import frameworks
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(?P<package>[A-Za-z]\w*)")
@@ -48,6 +49,7 @@ _NAMES_NO_PLACE = re.compile(
     r"ValueError: too many|AttributeError: 'NoneType'|RuntimeError: (?:shape|The size of tensor|cannot reshape))"
 )
 """Exceptions whose words do not say what they are about."""
+_EXIT_CODE = re.compile(r"\(exitcode: (?P<code>-\d{1,2})\)")
 _PRODUCT = re.compile(r"mat1 and mat2 shapes cannot be multiplied \((?P<a>\d+)x(?P<b>\d+) and (?P<c>\d+)x(?P<d>\d+)\)")
 
 
@@ -56,7 +58,7 @@ def specifics(failure: Failure) -> str:
     said = failure.headline
     if says := last_error(failure):
         return f"NCCL's last error is: {says}"
-    sentences = (each(said, failure.frames) for each in (_interface, _memory, _refused, _product))
+    sentences = (each(said, failure.frames) for each in (_interface, _memory, _refused, _product, _signal))
     shown = f"the failing line is: {failure.code}" if failure.code and _NAMES_NO_PLACE.match(said) else ""
     return next((sentence for sentence in sentences if sentence), shown)
 
@@ -184,3 +186,8 @@ def _product(said: str, _frames: Sequence[str]) -> str:
     if shapes is None:
         return ""
     return f"the first matrix has {shapes['b']} columns, the second {shapes['c']} rows; they must be equal."
+
+
+def _signal(said: str, _frames: Sequence[str]) -> str:
+    code = _EXIT_CODE.search(said)
+    return sender_of(int(code["code"])) if code else ""

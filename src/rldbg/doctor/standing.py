@@ -22,6 +22,8 @@ _PYTHON_WARNING = re.compile(r"\s*(?:[\w./<>-]+:\d+: )?\w*Warning: ")
 _KILLED = re.compile(r"(?!.{0,400}?\bcould\b).{0,400}?\b(?:killed|died|crashed|death signal|via signal)\b")
 """Ray and torchrun warn of processes that they ended, too; Ray also of what could have died."""
 _TRIED_AGAIN = re.compile(r".{0,400}?\b(?:[Rr]etrying(?! failed)|[Ww]ill (?:be )?retr(?:y|ied))\b")
+_GONE_ON = re.compile(r"(?:^|[.,;:] )(?:Proceeding|proceeding|Continuing|continuing) (?:without|anyway)\b")
+"""What follows on the same line: the program has dealt with it."""
 
 _EXCEPTION_SHOWN = re.compile(r".{0,100}?\W(?:INFO|DEBUG)\W{1,10}(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): \S")
 
@@ -67,8 +69,9 @@ def is_tried_again(text: str) -> bool:
 
 
 def is_warning(text: str) -> bool:
-    """Whether a clean line is one that its own logger calls a warning, or says that something is tried again."""
-    if is_tried_again(text):
+    """Whether a clean line is one that its own logger calls a warning, or says that something is tried again, or that
+    the program goes on without it."""
+    if is_tried_again(text) or _GONE_ON.search(text):
         return True
     if _PYTHON_WARNING.match(text):
         return True

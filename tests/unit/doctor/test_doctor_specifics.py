@@ -113,3 +113,43 @@ def test_a_cause_of_low_confidence_is_called_likely(tmp_path, index):
     assert found.headline.startswith("root cause: PyTorch ran out of GPU memory")
     unsure = replace(found, root_causes=(replace(found.root_causes[0], confidence="low"),))
     assert unsure.headline.startswith("likely cause: PyTorch ran out of GPU memory")
+
+
+SHUTS_DOWN = "CRITICAL 04-08 04:00:01 [core_client.py:361] Got fatal signal from worker processes, shutting down.\n"
+MISSING = """Traceback (most recent call last):
+  File "/v/lib/python3.11/site-packages/vllm/v1/engine/core.py", line 9, in run
+    import seam
+ModuleNotFoundError: No module named 'seam'
+"""
+SERVED = 'INFO:     10.0.0.2:33952 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+
+
+@pytest.mark.parametrize(("between", "verdict"), [("", "healthy"), (SHUTS_DOWN, "found")])
+def test_a_server_whose_engine_has_ended_has_not_gone_on(between, verdict, tmp_path, index):
+    log = tmp_path / "server.log"
+    log.write_text(MISSING + between + SERVED * 3)
+    assert diagnose([log], index=index).verdict == verdict
+
+
+def test_what_the_program_goes_on_without_is_no_cause(tmp_path, index):
+    line = "[2026-06-09 03:34:35] Failed to load: /m does not appear to have a file named generation_config.json."
+    log = tmp_path / "server.log"
+    log.write_text(f"{line}\n")
+    alone = diagnose([log], index=index)
+    log.write_text(f"{line} Proceeding without generation config.\n")
+    assert alone.verdict == "found" and diagnose([log], index=index).verdict == "healthy"
+
+
+def test_an_interrupted_program_has_not_failed(tmp_path, index):
+    log = tmp_path / "train.log"
+    log.write_text(MISSING.replace("ModuleNotFoundError: No module named 'seam'", "KeyboardInterrupt"))
+    assert diagnose([log], index=index).headline.startswith("the program was interrupted (KeyboardInterrupt")
+
+
+def test_the_signal_behind_an_exit_code_is_named(tmp_path, index):
+    log = tmp_path / "train.log"
+    log.write_text(
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 0 (pid: 5406) of "
+        "binary: /usr/bin/python3\n"
+    )
+    assert "exit code -7 is signal 7 (SIGBUS)" in diagnose([log], index=index).headline
