@@ -78,7 +78,7 @@ def test_answers_that_are_none(answer):
         asked([[answer]])
 
 
-def served(method, connections, count):
+def served(method, connections, count, answer=OK):
     """The requests a server got while a client sends `count`; it answers as many per connection as `connections` say.
 
     One more request on a connection is read, and the connection reset without an answer.
@@ -96,7 +96,7 @@ def served(method, connections, count):
                     )
                     got.append(head.split()[0].decode())
                     if left:
-                        writer.write(OK + b"Content-Length: 2\r\n\r\n{}")
+                        writer.write(answer + b"Content-Length: 2\r\n\r\n{}")
             finally:
                 writer.transport.abort()
 
@@ -132,6 +132,11 @@ def test_a_question_is_asked_again_on_a_new_connection():
 def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch):
     monkeypatch.setattr("rldbg.inference.workflows.http_client._MOST_IDLE_S", -1.0)
     assert served("POST", [1, 1, 1], 3) == (["POST"] * 3, "")
+
+
+def test_a_connection_is_not_used_again_after_a_server_error():
+    """uvicorn closes it after an exception of the application, but does not say so in the answer."""
+    assert served("POST", [1, 1, 1], 3, b"HTTP/1.1 500 Oh\r\n") == (["POST"] * 3, "")
 
 
 def test_nobody_listens():
