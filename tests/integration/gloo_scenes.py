@@ -116,7 +116,8 @@ def main():
                     run(scene, rank, int(world_size), Path(folder), float(timeout_s))
                     os._exit(0)
                 except BaseException as error:  # noqa: BLE001 - a child must never return into the parent's loop
-                    print("FAILED", rank, repr(error), flush=True)
+                    # Not on stdout: a rank may outlive the others, and its scene, by a moment.
+                    print("FAILED", scene, rank, repr(error), file=sys.stderr, flush=True)
                     os._exit(1)
             children.append(pid)
         print("PIDS", *children, flush=True)
