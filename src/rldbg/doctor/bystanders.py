@@ -6,16 +6,14 @@ same process that is no part of it was handled, or followed; it can still have l
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence, LogPlace
 from rldbg.doctor.failures import HEADLESS, is_wrapper
 from rldbg.doctor.judgement import Sighting
 from rldbg.doctor.library import Library
+from rldbg.doctor.survival import has_survived, holds, is_closing, is_uncaught
 
-_CLOSING = re.compile(
-    r" in \w*(?:clean_?up|shut_?down|at_?exit|tear_?down|kill_process|terminate|destroy|finali[sz]e|close|__del__)\w*$"
-)
-"""Functions that run when a process ends: what they raise comes after what ended it."""
 FROM_OUTSIDE = frozenset({"driver", "slurm", "container"})
 """Topics whose failures strike a process from outside, whatever it is doing."""
 _OF_OTHERS = re.compile(
@@ -44,21 +42,6 @@ def bystanders_of(causes: Sequence[Sighting], evidence: LogEvidence, library: Li
     ]
 
 
-def holds(failure: Failure, hit: Hit) -> bool:
-    """Whether a line is one of a traceback."""
-    return failure.place.file == hit.place.file and 0 <= hit.place.line - failure.place.line < failure.lines
-
-
-def is_uncaught(failure: Failure) -> bool:
-    """Whether a traceback begins with its program: what is caught is printed from the function that caught it on."""
-    return bool(failure.frames) and failure.frames[0].endswith(" in <module>")
-
-
-def is_closing(failure: Failure) -> bool:
-    """Whether an exception was raised while things were being closed."""
-    return any(_CLOSING.search(frame) for frame in failure.frames)
-
-
 def _is_end(failure: Failure, evidence: LogEvidence) -> bool:
     """Whether an exception ended its process and says itself what was wrong."""
     return (
@@ -67,7 +50,7 @@ def _is_end(failure: Failure, evidence: LogEvidence) -> bool:
         and bool(_SAYS_ENOUGH.search(failure.headline))
         and not _OF_OTHERS.search(failure.headline)
         and not is_closing(failure)
-        and not evidence.survived(failure.place)
+        and not has_survived(evidence, replace(failure, last=None))
     )
 
 

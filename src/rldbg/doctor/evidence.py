@@ -1,13 +1,13 @@
 """The result of a scan: matches of entries, unknown failures, and how each log ends."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from rldbg.core import Finding
 from rldbg.doctor.cleaning import Speaker
 from rldbg.doctor.clock import Stamp
+from rldbg.doctor.progress import LogProgress
 
 _ASIDE = re.compile(
     r"(?:dashboard|monitor|log_monitor|autoscaler|ray_client_server|runtime_env_agent|event_)\w*\.(?:log|err|out)"
@@ -91,6 +91,8 @@ class Failure:
     """How many lines of the log it takes up."""
     chained: bool = False
     """It was raised while another one was handled: that one is nearer to the cause."""
+    is_crash: bool = False
+    """It is no exception, but the report that a process ended."""
     warned: bool = False
     """Its own logger calls it a warning: the program meant to go on."""
     known_as: tuple[str, ...] = ()
@@ -133,49 +135,17 @@ class LogEvidence:
     """Those `needs` and `excluded_by` expressions that occur."""
     ends: list[LogEnd] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    progress: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """For each log, places (offset, step) where training continued."""
-    done: dict[str, int] = field(default_factory=dict)
-    """For each log the last place where training says that it has done all its steps."""
+    progress: dict[str, LogProgress] = field(default_factory=dict)
+    """For each log where training continued."""
     unfinished: dict[str, str] = field(default_factory=dict)
     """For each log that ends in the middle of a progress bar what the bar says."""
-    served: dict[tuple[str, str], int] = field(default_factory=dict)
-    """For each log and process the last place where a server says that it answered a request."""
-    shut_down: dict[str, int] = field(default_factory=dict)
-    """For each log the last place where an engine says that it ends: its server goes on answering, with nothing."""
 
     @property
     def read_only_aside(self) -> bool:
         """Whether nothing but logs of side processes was read: then they are what the user asks about."""
         return all(is_aside(file) for file in self.files)
 
-    def survived(self, place: LogPlace) -> bool:
-        """Whether training went on for at least two steps after a place in its log, began or was completed after it, or
-        whether the server that wrote it has answered a request since."""
-        ended = [f.place for f in self.failures if f.kind == PROGRAM_ENDED and f.place.file == place.file]
-        if any(end.offset < place.offset for end in ended):
-            return False  # what comes after it is late output of other processes
-        served = self.served.get((place.file, place.speaker.pid), -1)
-        if self.shut_down.get(place.file, -1) > place.offset:
-            served = -1
-        if max(self.done.get(place.file, -1), served) > place.offset:
-            return True
-        samples = self.progress.get(place.file, [])
-        before = next((step for offset, step in reversed(samples) if offset < place.offset), None)
-        after = [step for offset, step in samples if offset > place.offset]
-        if before is None:
-            return _counts_on(after)
-        return max(after, default=before) >= before + 2
-
-    def went_on_after(self, place: LogPlace) -> bool:
-        """Whether any step was counted after a place that none before it had reached."""
-        samples = self.progress.get(place.file, [])
-        before = {step for offset, step in samples if offset < place.offset}
-        after = {step for offset, step in samples if offset > place.offset}
-        return len(after) > 1 and max(after) > max(before, default=min(after))
-
-
-def _counts_on(steps: Sequence[int]) -> bool:
-    """Whether three numbers in a row count on by one: settings that are printed have the word `steps` in them too."""
-    each = [step for number, step in enumerate(steps) if number == 0 or steps[number - 1] != step]
-    return any(each[at + 2] == each[at + 1] + 1 == each[at] + 2 for at in range(len(each) - 2))
+    @property
+    def done(self) -> frozenset[str]:
+        """The logs in which trainers say that all steps are done."""
+        return frozenset(file for file, progress in self.progress.items() if progress.done)

@@ -147,7 +147,7 @@ def failure_at(window: LogWindow, anchor: str, place: LogPlace) -> Failure | Non
     if anchor == RAY_HEADER:
         return None
     if anchor in CRASH_WORDS:
-        return Failure(anchor.rstrip(": "), _after(window.line.text, anchor), place)
+        return Failure(anchor.rstrip(": "), _after(window.line.text, anchor), place, is_crash=True)
     return _lone_exception(window, place)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rldbg.core import ExitCode, Finding, Run, redact_text, write_whole
-from rldbg.doctor.bystanders import holds
 from rldbg.doctor.diagnosis import Cause, Confidence, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence
@@ -26,6 +25,7 @@ from rldbg.doctor.scan import Scanner
 from rldbg.doctor.signals import sender_of
 from rldbg.doctor.sources import find_sources
 from rldbg.doctor.specifics import specifics
+from rldbg.doctor.survival import holds
 
 _QUOTES_KEPT = 5
 _NOT_A_FAILURE = (None, 0, ExitCode.INTERRUPTED)

@@ -10,13 +10,22 @@ something failed, the cause is not in the logs.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from rldbg.doctor.bystanders import bystanders_of, holds, is_closing, is_uncaught
+from rldbg.doctor.bystanders import bystanders_of
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence
 from rldbg.doctor.failures import HEADLESS, family_of, is_wrapper, kind_of
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
+from rldbg.doctor.survival import (
+    came_after_end,
+    has_survived,
+    have_survived,
+    holds,
+    is_closing,
+    is_uncaught,
+    went_on_after,
+)
 
 _SKEW_S = 60.0
 """How far the clocks of two nodes may differ before the order of their lines is believed."""
@@ -71,9 +80,9 @@ def _ending(evidence: LogEvidence, notes: Sequence[Sighting]) -> Failure | None:
             ending
             for ending in evidence.endings
             if (ending.place.file, ending.place.line) not in known
-            and ending.place.file not in evidence.done
+            and not came_after_end(evidence, ending.place)
             and (evidence.read_only_aside or not ending.place.is_aside)
-            and not evidence.survived(ending.place)
+            and not has_survived(evidence, ending)
         ),
         None,
     )
@@ -150,7 +159,7 @@ def sightings(evidence: LogEvidence, library: Library) -> Mapping[str, Sighting]
         counted = [hit for hit in hits if not hit.last_before or _right_before(hit, by_entry.get(hit.last_before, []))]
         if counted:
             counted = _earliest_first(counted)
-            survived = all(evidence.survived(hit.place) for hit in counted)
+            survived = have_survived(evidence, counted)
             found[name] = Sighting(entry, tuple(counted), survived)
     return found
 
@@ -235,7 +244,7 @@ def _family(
 def _ended_the_run(failure: Failure, evidence: LogEvidence) -> bool:
     """Whether an exception is what its process died of: it was not raised while things were being closed, no step came
     after it, and the process raised nothing else later. What it went on after, it had handled."""
-    if is_closing(failure) or evidence.went_on_after(failure.last or failure.place):
+    if is_closing(failure) or went_on_after(evidence, failure.last or failure.place):
         return False
     last = failure.last or failure.place
     return not any(
@@ -283,7 +292,7 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
         if failure not in known
         and not _follows_from(failure, known)
         and (evidence.read_only_aside or not failure.place.is_aside)
-        and not evidence.survived(failure.last or failure.place)
+        and not has_survived(evidence, failure)
         and not any(_belongs_to(hit, failure, library) for hit in counted)
         and not any(library.entries[hit.entry].role is Role.BENIGN and _announces(hit, failure) for hit in counted)
     ]
@@ -297,7 +306,7 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
         return (
             is_wrapper(failure),
             failure.warned,
-            evidence.survived(failure.place),
+            has_survived(evidence, replace(failure, last=None)),
             failure.chained,
             stamp.seconds if timed and stamp else 0.0,
             failure.place.order,

@@ -9,7 +9,7 @@ import re
 import time
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -19,6 +19,7 @@ from rldbg.doctor.endings import ENDING_LINES, is_ending
 from rldbg.doctor.evidence import LAST_ERROR, STILL_TRYING, Failure, Hit, LogEnd, LogEvidence, LogPlace, excerpt
 from rldbg.doctor.failures import cut_traceback, failure_at, is_error_line, skeleton
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern, too_slow
+from rldbg.doctor.progress import LogProgress, add_endings, counts_in, served_in, shut_down_in
 from rldbg.doctor.signatures import Match, match_at
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, chunks, unreadable
 from rldbg.doctor.standing import is_tried_again
@@ -38,17 +39,8 @@ _CLOSING_LINES = 3
 _LONGEST_ANCHOR_BYTES = 256
 """An anchor that begins in a chunk may end this far in its margin."""
 _WHOLE_BYTES = 1 << 18
-_COUNTED = (
-    rb"[\"']?[ :=/]{1,3}(?:[^|\n]{0,12}\|[^|\n]{0,40}\| ?)?\[? ?(\d{1,9})"  # the number of a step, behind a bar or not
-)
-_PROGRESS = tuple(re.compile(words + _COUNTED) for words in (rb"steps?", rb"teration", rb"Training Progress"))
-"""Where training counts its steps. Each begins with plain letters: such expressions are searched for fast."""
-_DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of steps has been reached")
-"""Where trainers say that all steps are done."""
 _BAR = re.compile(r"(?<!\d)(?P<done>\d{1,9})/(?P<total>\d{1,9}) \[\d\d:\d\d")
 """How progress bars count."""
-_SERVED = re.compile(rb'POST /[^"\n]{0,80} HTTP/1\.[01]" 200')
-_SHUTS_DOWN = re.compile(rb"\b(?:CRITICAL|FATAL)\b[^\n]{0,200}(?:shutting down|exiting|fatal)")
 _NATIVE_STACK = re.compile(r"frame #\d+: |Exception raised from \w+ at |\s*$")
 _CLOCK_SHAPE = re.compile(rb"\d\d:\d\d:\d\d")
 Progress = Callable[[int], None]
@@ -273,23 +265,19 @@ class LogReader:
         small = chunk.is_last and chunk.offset + len(chunk.data) <= _WHOLE_BYTES
         end = len(chunk.data) if small or chunk.is_last else chunk.begin + _SAMPLE_BYTES
         begin = chunk.begin if small else max(chunk.begin, end - _WHOLE_BYTES)
-        samples = self._evidence.progress.setdefault(self._source.name, [])
-        for match in _DONE.finditer(chunk.data, begin, end):
-            self._evidence.done[self._source.name] = chunk.offset + match.start()
-        for match in _SHUTS_DOWN.finditer(chunk.data, begin, end):
-            self._evidence.shut_down[self._source.name] = chunk.offset + match.start()
-        if served := deque(_SERVED.finditer(chunk.data, begin, end), maxlen=_SERVED_LINES):
-            self._note_served(chunk, [match.start() for match in served])
-        found = [match for words in _PROGRESS for match in words.finditer(chunk.data, begin, end)]
-        for match in sorted(found, key=lambda match: match.start()):
-            before = chunk.data[max(0, match.start() - 1) : match.start()]
-            if match[0][:4] != b"step" or not before.isalnum():
-                samples.append((chunk.offset + match.start(), int(match[1])))
+        progress = self._evidence.progress.setdefault(self._source.name, LogProgress())
+        add_endings(progress, chunk.offset, chunk.data, begin, end)
+        if (at := shut_down_in(chunk.data, begin, end)) >= 0:
+            progress.shut_down = chunk.offset + at
+        self._note_served(progress, chunk, deque(served_in(chunk.data, begin, end), maxlen=_SERVED_LINES))
+        progress.counts += [
+            count._replace(offset=chunk.offset + count.offset) for count in counts_in(chunk.data, begin, end)
+        ]
 
-    def _note_served(self, chunk: Chunk, places: Sequence[int]) -> None:
+    def _note_served(self, progress: LogProgress, chunk: Chunk, places: Iterable[int]) -> None:
         for at in places:
             speaker = LogWindow(chunk, at).line.speaker.filled_from(self._source.speaker)
-            self._evidence.served[self._source.name, speaker.pid] = chunk.offset + at
+            progress.served[speaker.pid] = chunk.offset + at
 
     def _backwards(self) -> Iterator[LogWindow]:
         """The lines of the log's last part, the last one first."""
@@ -308,11 +296,12 @@ class LogReader:
             self._keep_shown(cut)
             return
         last = list(islice(self._backwards(), ENDING_LINES))
-        found = [window for window in reversed(last) if is_ending(window.line) and window.is_report]
-        found += [window for window in last[:_CLOSING_LINES] if is_error_line(window.line)]
-        ends = [(LAST_ERROR, window) for window in found] + [(STILL_TRYING, window) for window in _still_trying(last)]
-        endings = (Failure(kind, window.line.text.strip()[:300], self._place(window)) for kind, window in ends)
-        self._evidence.endings += endings
+        ends = [(LAST_ERROR, window) for window in reversed(last) if is_ending(window.line) and window.is_report]
+        ends += [(LAST_ERROR, window) for window in last[:_CLOSING_LINES] if is_error_line(window.line)]
+        ends += [(STILL_TRYING, window) for window in _still_trying(last)]
+        for kind, window in ends:
+            said = window.line.text.strip()[:300]
+            self._evidence.endings.append(Failure(kind, said, self._place(window), is_crash=is_ending(window.line)))
 
     def _note_unfinished(self) -> None:
         """The progress bar in the middle of which a log ends."""

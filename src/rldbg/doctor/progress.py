@@ -1,0 +1,210 @@
+"""Signs of life in a log: steps that are counted, training that is said to be done, requests that are answered."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+_COUNTED = rb"[\"']?[ :=/#]{1,12}(?:[^|\n]{0,12}\|[^|\n]{0,40}\| ?)?\[? ?(\d{1,9}(?:\.\d{1,9})?)"  # behind a bar or not
+_COUNTERS = tuple(
+    re.compile(words + _COUNTED)
+    for words in (rb"steps?", rb"ter(?:ation)?", rb"poch", rb"pdate", rb"pisode", rb"Training Progress")
+)
+"""Where training counts. Each begins with plain letters: such expressions are searched for fast."""
+_NAME = re.compile(rb"[A-Za-z][\w./-]{0,40}$")
+_NAME_BYTES = 40
+_COUNTS = re.compile(rb"(?i)(?:.*[_./-])?(?:steps?|iter|iteration|epoch|update|episode|training progress)")
+"""The whole name of a counter: not what only ends like one."""
+_OF_MANY = re.compile(rb"(?:^|[\r\n])[ \t]{0,4}(?:\d{1,3}%\|[^|\r\n]{0,80}\| {0,4}|\[)(\d{1,9})/\d{1,9}[ \]]")
+"""A bar without a title, as trainers draw it, or the number of a line among all; those of loaders have a title."""
+_TITLED_BAR = re.compile(
+    rb"%\|[^|\r\n]{0,80}\| {0,4}(\d{1,9})/\d{1,9} \[[^\]\r\n]{0,80}\b(?:loss|reward|kl|lr|grad_norm)\b"
+)
+_FULL_BAR = re.compile(
+    rb"(?:^|[\r\n)])[ \t]{0,4}"
+    rb"(?i:[^\r\n%|]{0,40}\b(?:train|episode|epoch|step|iter|update|grpo|ppo|dpo|sft|rl)[^\r\n%|]{0,40})?"
+    rb"100%\|[^|\r\n]{0,80}\| {0,4}(\d{1,9})/\1 \["
+)
+"""The bar of a training, with such a title or none, when it is full."""
+_OWN_DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of steps has been reached")
+"""What trainers themselves print when all steps are done."""
+_SAID_DONE = re.compile(
+    rb"(?i)(?<![\w-])(?:"
+    rb"(?:training|fine-?tuning|experiment|run|job)(?: (?:run|loop|job|process|script|pipeline))?"
+    rb"(?: [\"'\w-]{0,60}[\d_'\"][^\s]{0,60})?(?: has| is| was)?(?: been)?"  # its name or number
+    rb"[ :_-]{1,3}(?:completed?|finished|done|succeeded|successful)"
+    rb"|all (?:\d+ )?(?:training )?(?:epochs?|steps|iterations|updates)[^\r\n]{0,20} (?:completed?|finished|done)"
+    rb"|(?:finished|completed|done)(?: with)?(?: the)? training|state: completed"
+    rb")(?![\w-])"
+)
+_SAID_FINAL = re.compile(
+    rb"(?i)(?:(?:(?:^|[\r\n])[ \t]{0,4}|[\]:|>)-] ?[('\"]{0,2})"
+    rb"final (?:\w+ )?(?:metrics|results?|reward|loss|score|accuracy|evaluation|validation|summary)"
+    rb"|(?<![\w-])(?:saved [^\r\n]{0,80}\bfinal|final (?:model|checkpoint|weights)[^\r\n]{0,20} saved))(?![\w-])"
+)
+"""What is told at the end of a run that went well."""
+_SAID_ZERO = re.compile(
+    rb"(?i)(?<![\w-])(?:exit(?:ed|s)?|finished|returned)(?: with)?(?: exit| return)?(?: code| status)?"
+    rb"[ :=]{1,3}\(?0(?![\d.\w])"
+)
+_IN_VAIN = re.compile(
+    rb"(?i)\b(?:fail\w*|errors?|exception|abort\w*|crash\w*|kill\w*|unsuccess\w*|not|never|no|if|when|until|before|"
+    rb"non-?zero|timed out|cancel\w*|(?:code|status)[ :=]{1,3}-?[1-9])\b"
+)
+_SERVED = re.compile(rb'POST /[^"\n]{0,80} HTTP/1\.[01]" 200')
+_SHUTS_DOWN = re.compile(rb"\b(?:CRITICAL|FATAL)\b[^\n]{0,200}(?:shutting down|exiting|fatal)")
+
+
+class Count(NamedTuple):
+    """A place where training counts: what, and how far it is."""
+
+    offset: int
+    name: str
+    value: float
+
+
+@dataclass(slots=True)
+class LogProgress:
+    """The signs of life in one log, in its order."""
+
+    counts: list[Count] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+    """Where a trainer itself says that all steps are done."""
+    said_done: list[int] = field(default_factory=list)
+    """Where anybody says that training is done: also scripts, whatever became of it."""
+    said_final: list[int] = field(default_factory=list)
+    """Where the last results of a run are told."""
+    said_zero: list[int] = field(default_factory=list)
+    """Where a program is said to have ended with exit code 0."""
+    served: dict[str, int] = field(default_factory=dict)
+    """For each process the last place where a server says that it answered a request."""
+    shut_down: int = -1
+    """The last place where an engine says that it ends: its server goes on answering, with nothing."""
+
+    def within(self, begin: int, end: int) -> "LogProgress":
+        """The part of it that is of one stretch of the log."""
+        return LogProgress(
+            [count for count in self.counts if begin <= count.offset < end],
+            [at for at in self.done if begin <= at < end],
+            [at for at in self.said_done if begin <= at < end],
+            [at for at in self.said_final if begin <= at < end],
+            [at for at in self.said_zero if begin <= at < end],
+            {pid: at for pid, at in self.served.items() if begin <= at < end},
+            self.shut_down if begin <= self.shut_down < end else -1,
+        )
+
+    def went_on_after(self, offset: int, until: float = float("inf")) -> bool:
+        """Whether any counter passed after a place what it had reached before, or began there."""
+        for values in self._by_name():
+            before = [value for at, value in values if at < offset]
+            after = [value for at, value in values if offset < at < until]
+            if before and max(after, default=0.0) > max(before):
+                return True
+            if not before and len(set(after)) > 1:
+                return True
+        return False
+
+    def counted_on_after(self, offset: int) -> bool:
+        """Whether a counter was at least two further on after a place; where none had begun before it, whether one
+        counted three in a row: settings that are printed are called like counters too."""
+        begun = False
+        fresh: list[list[float]] = []
+        for values in self._by_name():
+            before = [value for at, value in values if at < offset]
+            after = [value for at, value in values if at > offset]
+            begun = begun or any(one < other for one, other in pairwise(before))
+            if not before:
+                fresh.append(after)
+            elif _is_two_further(before[-1], after):
+                return True
+        return not begun and any(map(_counts_on, fresh))
+
+    @property
+    def last_done(self) -> int:
+        return max(self.done, default=-1)
+
+    @property
+    def closed_at(self) -> int | None:
+        """Where training was said to be done, if nothing counted on after that; a number that is only told again, as
+        when a checkpoint is saved, is none."""
+        last = max((at for values in self._by_name() for at in _moves(values)), default=-1)
+        return min((at for at in (*self.done, *self.said_done, *self.said_final) if at > last), default=None)
+
+    def _by_name(self) -> Iterator[list[tuple[int, float]]]:
+        found: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        for count in self.counts:
+            found[count.name].append((count.offset, count.value))
+        return iter(found.values())
+
+
+def _moves(values: Sequence[tuple[int, float]]) -> Iterator[int]:
+    """The places where a counter stands elsewhere than before."""
+    return (at for (_before, one), (at, other) in pairwise(values) if one != other)
+
+
+def _is_two_further(reached: float, after: Sequence[float]) -> bool:
+    if reached.is_integer() and all(value.is_integer() for value in after):
+        return max(after, default=reached) >= reached + 2
+    return len({value for value in after if value > reached}) > 1  # a fraction of an epoch
+
+
+def _counts_on(steps: Sequence[float]) -> bool:
+    """Whether three numbers in a row count on by one, or three fractions grow."""
+    each = [step for number, step in enumerate(steps) if number == 0 or steps[number - 1] != step]
+    in_threes = zip(each, each[1:], each[2:], strict=False)
+    return any(c == b + 1 == a + 2 or (a < b < c and not (a.is_integer() and b.is_integer())) for a, b, c in in_threes)
+
+
+def counts_in(data: bytes | bytearray, begin: int, end: int) -> list[Count]:
+    """Where training counts in a part of some bytes, in their order."""
+    found: list[Count] = []
+    for words in _COUNTERS:
+        for match in words.finditer(data, begin, end):
+            name = _counter_name(data, match)
+            if name:
+                found.append(Count(match.start(), name, float(match[1])))
+    for shape in (_OF_MANY, _TITLED_BAR):
+        found += [Count(match.start(1), "of many", float(match[1])) for match in shape.finditer(data, begin, end)]
+    return sorted(found)
+
+
+def _counter_name(data: bytes | bytearray, match: re.Match[bytes]) -> str:
+    """The whole name before the number, or nothing where only its end is called like a counter."""
+    word = re.match(rb"[A-Za-z ]+", match[0])
+    assert word is not None
+    end = match.start() + len(word[0].rstrip())
+    name = _NAME.search(bytes(data[max(0, match.start() - _NAME_BYTES) : end]))
+    if match[0].startswith(b"Training Progress"):
+        return "training progress"
+    return name[0].decode().lower() if name and _COUNTS.fullmatch(name[0]) else ""
+
+
+def add_endings(progress: LogProgress, chunk_offset: int, data: bytes | bytearray, begin: int, end: int) -> None:
+    """Notes the ends of the lines, in a part of some bytes, that say that training is done or a program ended well."""
+    said = (
+        (progress.said_done, _SAID_DONE),
+        (progress.said_final, _SAID_FINAL),
+        (progress.said_final, _FULL_BAR),
+        (progress.said_zero, _SAID_ZERO),
+    )
+    progress.done += [chunk_offset + _line(data, match)[1] for match in _OWN_DONE.finditer(data, begin, end)]
+    for known, shape in said:
+        lines = {_line(data, match) for match in shape.finditer(data, begin, end)}
+        known += [chunk_offset + stop for start, stop in sorted(lines) if not _IN_VAIN.search(data, start, stop)]
+
+
+def _line(data: bytes | bytearray, match: re.Match[bytes]) -> tuple[int, int]:
+    """Where the line begins and ends in which some words end: what it counts is no step after them."""
+    start = max(data.rfind(b"\n", 0, match.end()), data.rfind(b"\r", 0, match.end())) + 1
+    ends = (data.find(b"\n", match.end()), data.find(b"\r", match.end()))
+    return start, min((at for at in ends if at >= 0), default=len(data))
+
+
+def served_in(data: bytes | bytearray, begin: int, end: int) -> Iterator[int]:
+    return (match.start() for match in _SERVED.finditer(data, begin, end))
+
+
+def shut_down_in(data: bytes | bytearray, begin: int, end: int) -> int:
+    return max((match.start() for match in _SHUTS_DOWN.finditer(data, begin, end)), default=-1)

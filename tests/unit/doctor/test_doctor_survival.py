@@ -1,0 +1,170 @@
+"""What a program outlived is no failure; what ended it is one, whatever its script says afterwards."""
+
+import pytest
+
+from rldbg.doctor import diagnose
+
+CAUGHT = """Traceback (most recent call last):
+  File "/w/agent/tools.py", line 88, in call_tool
+    answer = session.post(url, json=body, timeout=10)
+  File "/opt/venv/lib/python3.11/site-packages/requests/adapters.py", line 700, in send
+    raise ConnectionError(e, request=request)
+requests.exceptions.ConnectionError: HTTPConnectionPool(host='10.1.2.3', port=8080): [Errno 111] Connection refused
+"""
+UNCAUGHT = CAUGHT.replace("in call_tool", "in <module>")
+SIGNAL = """Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/opt/venv/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/api.py", line 79, in _handler
+    raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 99 got signal: 15
+"""
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB.\n"
+WATCHDOG = (
+    "[rank1]:[E1115 10:00:09.1 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=26, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600007 ms.\n"
+)
+ENGINE = """(EngineCore_DP0 pid=99) ERROR 11-15 10:00:00 [core.py:700] EngineCore encountered a fatal error.
+(EngineCore_DP0 pid=99) Traceback (most recent call last):
+(EngineCore_DP0 pid=99)   File "/opt/vllm/v1/engine/core.py", line 690, in run_engine_core
+(EngineCore_DP0 pid=99)     engine_core.run_busy_loop()
+(EngineCore_DP0 pid=99) SystemExit
+"""
+THREAD = """Exception in thread Thread-4 (_monitor):
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner
+    self.run()
+EOFError
+"""
+
+
+@pytest.fixture
+def verdict(tmp_path, index):
+    def run(text, **options):
+        (tmp_path / "x.log").write_text(text)
+        return diagnose([tmp_path / "x.log"], index=index, **options)
+
+    return run
+
+
+def steps(first, last, shape="step {} loss 0.4 reward 0.1\n"):
+    return "".join(shape.format(number) for number in range(first, last + 1))
+
+
+COUNTERS = (
+    "step {} loss 0.4\n",
+    "[2026-11-15 10:00:00] iteration       {}/     100 | lm loss: 1.2E+00 |\n",
+    '{{"level":"info","msg":"train","iter":{},"loss":0.3}}\n',
+    "update={} | R=0.3 | KL=0.01\n",
+    "Epoch {}/9: train_loss=0.3\n",
+    "{{'loss': 0.1, 'grad_norm': 0.3, 'epoch': 0.1{}}}\n",
+    "  3%|█   | {}/20 [00:03<01:00,  3.1s/it]\n",
+    "[{}/30] rollout reward=0.3\n",
+    "GRPO:  3%|█   | {}/20 [00:03<01:00,  3.1s/it, loss=0.4]\n",
+)
+
+
+@pytest.mark.parametrize("shape", COUNTERS)
+def test_an_exception_after_which_training_counts_on_was_outlived(verdict, shape):
+    assert verdict(steps(1, 4, shape) + CAUGHT + steps(5, 7, shape)).verdict == "healthy"
+    assert verdict(steps(1, 4, shape) + OOM + steps(5, 7, shape)).verdict == "healthy"
+    assert verdict(steps(1, 4, shape) + OOM).verdict == "found"
+    assert verdict(steps(1, 4, shape) + OOM + steps(4, 4, shape)).verdict == "found"
+
+
+def test_settings_before_the_first_step_hide_no_steps(verdict):
+    settings = "save_steps: 500\nmax_steps: 1000\n"
+    assert verdict(settings + OOM + "trying 32\n" + steps(1, 4)).verdict == "healthy"
+    assert verdict(settings + OOM + "eval_steps: 1\nlogging_steps: 2\nwarmup_steps: 3\n").verdict == "found"
+
+
+@pytest.mark.parametrize("title", ["Loading checkpoint shards", "Processed prompts", "Map (num_proc=8)"])
+def test_bars_of_loaders_are_no_training(verdict, title):
+    bars = steps(1, 6, title + ":  3%|█   | {}/20 [00:03<01:00,  3.1s/it]\n")
+    assert verdict("step 1\n" + OOM + bars).verdict == "found"
+
+
+def test_a_caught_exception_that_comes_again_is_outlived_by_one_step_each(verdict):
+    again = "".join(CAUGHT + f"trying again\nstep {number} loss 0.3\n" for number in range(4, 8))
+    assert verdict(steps(1, 3) + again).verdict == "healthy"
+    assert verdict(steps(1, 3) + again + UNCAUGHT).verdict == "found"
+
+
+def test_one_step_after_what_nothing_caught_is_late_output(verdict):
+    assert verdict(steps(1, 3) + CAUGHT + steps(4, 4)).verdict == "healthy"
+    assert verdict(steps(1, 3) + UNCAUGHT + steps(4, 4)).verdict == "found"
+
+
+DONE = (
+    "Training completed in 3h12m",
+    "training loop finished after 6 steps; reward 0.4",
+    "All epochs finished.",
+    "Finished training.",
+    "run finished: 8 updates",
+    "2026-11-15 10:00:00 INFO Job 'raysubmit_abc' succeeded",
+    '{"level":"info","msg":"run complete","status":"ok"}',
+    "Final metrics: reward 0.91, kl 0.02",
+    "(TaskRunner pid=152) Final validation metrics: {'val/acc': 0.7}",
+    "Saved model to /out/final",
+    "Max number of steps has been reached\nSaving checkpoint for step 6...",
+    "Episode [1/1]: 100%|██████████| 6/6 [12:10<00:00, 181.1s/it]",
+)
+
+
+@pytest.mark.parametrize("done", DONE)
+def test_what_came_before_training_was_done_was_outlived(verdict, done):
+    assert verdict(f"loading\n{CAUGHT}one prompt less\n{done}\n").verdict == "healthy"
+    assert verdict(f"loading\n{OOM}batch size 16\n{done}\n").verdict == "healthy"
+
+
+@pytest.mark.parametrize("done", DONE)
+@pytest.mark.parametrize(
+    "after", [SIGNAL, WATCHDOG, ENGINE, THREAD, 'error: there is no resource type "rayclusters"\n']
+)
+def test_what_comes_after_training_was_done_is_no_failure(verdict, done, after):
+    assert verdict(steps(1, 6) + f"{done}\n{after}").verdict == "healthy"
+    assert verdict(steps(1, 6) + after).verdict != "healthy"
+
+
+@pytest.mark.parametrize("done", DONE)
+def test_an_exception_that_nothing_caught_is_a_failure_also_after_training(verdict, done):
+    assert verdict(steps(1, 6) + f"{done}\n{UNCAUGHT}").verdict == "found"
+
+
+@pytest.mark.parametrize(
+    "ended", [UNCAUGHT, "Segmentation fault (core dumped)\n", "run.sh: line 9:  4711 Killed          python train.py\n"]
+)
+def test_scripts_say_that_training_is_done_whatever_became_of_it(verdict, ended):
+    assert verdict(steps(1, 6) + ended + "Training finished.\nexit code: 0\n").verdict != "healthy"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Training is not finished",
+        "Job 12 finished with errors",
+        "training step 5 done",
+        "training data done",
+        "run setup done",
+        "Job 12 completed with exit code 3",
+        "the episode's final reward is 0",
+    ],
+)
+def test_what_only_resembles_the_end_of_training_is_none(verdict, line):
+    assert verdict(f"loading\n{OOM}{line}\n").verdict == "found"
+
+
+def test_the_exit_code_0_that_a_log_states_outweighs_what_was_caught(verdict):
+    assert verdict(f"loading\n{CAUGHT}report written\n[launcher] child exited with code 0\n").verdict == "healthy"
+    crash = "Segmentation fault (core dumped)\n"
+    assert verdict(f"loading\nworker 1 exited with code 0\n{OOM}{crash}").verdict != "healthy"
+    assert verdict(f"loading\n{OOM}worker 1 exited with code 0\n{crash}").verdict != "healthy"
+
+
+def test_the_code_of_a_model_that_a_program_runs_is_not_the_program(verdict):
+    trace = 'output: Traceback (most recent call last):\n  File "{}", line 1, in <module>\n    import pandas\n'
+    error = "ModuleNotFoundError: No module named 'pandas'\n"
+    for place in ("/sandbox/a.py", "<string>", "/tmp/tmpx1y2z3.py"):
+        assert verdict(steps(1, 3) + trace.format(place) + error + "reward 0.0\n" + steps(4, 4)).verdict == "healthy"
+        assert verdict("loading\n" + trace.format(place) + error).verdict == "found"
+    assert verdict(steps(1, 3) + trace.format("/w/train.py") + error + steps(4, 4)).verdict == "found"
