@@ -26,6 +26,7 @@ from rldbg.launch.ray_auth import auth_mode
 from rldbg.launch.reach import Reach, reach_of
 from rldbg.launch.recognition import Command, recognise
 from rldbg.launch.request import Request
+from rldbg.launch.requirements import what_it_lacks
 from rldbg.launch.run_environment import dry_environment, environment_changes
 from rldbg.launch.script import check_syntax, read_commands
 
@@ -137,7 +138,9 @@ def _observe(request: Request, run_folder: Path) -> tuple[DryRun | None, list[Co
     if not behind:
         return dry_run, commands
     stops = () if _lacks_its_own_output(dry_run) else (dry_run.last,)
-    return replace(insisted, output=dry_run.output, passed=(*stops, *insisted.passed)), behind
+    first = {name: getattr(dry_run, name) for name in ("output", "exit_code", "last", "last_command", "condition")}
+    empty = {**insisted.empty, **dry_run.empty}
+    return replace(insisted, **first, empty=empty, passed=(*stops, *insisted.passed)), behind
 
 
 def _lacks_its_own_output(dry_run: DryRun) -> bool:
@@ -207,8 +210,12 @@ def _lands_last(command: Command, request: Request, run_folder: Path) -> bool:
 def _hazards(request: Request, dry_run: DryRun | None, commands: Sequence[Command]) -> list[Finding]:
     found: list[Finding] = []
     trains = any(command.kind == "training" for command in commands)
+    lacks: tuple[str, ...] = ()
     if dry_run is not None:
-        found += run_hazards(dry_run, commands, request.script)
+        # The words after the script, of `bash SCRIPT ...`.
+        given = len(request.argv) - 2
+        lacks = what_it_lacks(dry_run, request.script, given, request.cwd)
+        found += run_hazards(dry_run, commands, request.script, lacks, given)
     else:
         found += [hazard for command in commands if command.kind == "training" for hazard in training_hazards(command)]
     if request.script is not None:
@@ -220,7 +227,7 @@ def _hazards(request: Request, dry_run: DryRun | None, commands: Sequence[Comman
             if (finding.id, finding.where) not in known
         ]
         if dry_run is not None and not trains:
-            found += never_reached(request.script, dry_run, commands)
+            found += never_reached(request.script, dry_run, commands, lacks)
     missed = any(finding.id == "launch.training-not-reached" for finding in found)
     return found if trains or missed else [*found, no_training(request.script, dry_run)]
 

@@ -16,6 +16,7 @@ from rldbg.launch.dry_run.execution import DryRun
 from rldbg.launch.findings import finding
 from rldbg.launch.reach import SENTINEL
 from rldbg.launch.recognition import Command, may_train, recognise
+from rldbg.launch.requirements import where_paths_come_from, why_it_ended
 from rldbg.launch.script import logical_lines, placeholders, read_commands, read_text
 
 _RAY_VARIABLES = (
@@ -62,9 +63,11 @@ def _kills(where: str, command: str, victim: str) -> Finding:
     return finding(id, where, command, victim=victim)
 
 
-def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | None) -> list[Finding]:
-    """Hazards found by the dry run."""
-    found = [*_ended(dry_run, commands), *_isolation(dry_run, script)]
+def run_hazards(
+    dry_run: DryRun, commands: Sequence[Command], script: Path | None, lacks: Sequence[str] = (), arguments: int = 0
+) -> list[Finding]:
+    """Hazards found by the dry run; `lacks` is what to try if the script ends early."""
+    found = [*_ended(dry_run, commands, lacks), *_isolation(dry_run, script)]
     for call in dry_run.calls:
         base = call.argv[0].rsplit("/", 1)[-1]
         words = " ".join(call.argv)
@@ -79,7 +82,13 @@ def run_hazards(dry_run: DryRun, commands: Sequence[Command], script: Path | Non
     for command in commands:
         if command.kind == "training":
             found += [*training_hazards(command), *_unmounted(command, dry_run.calls)]
-    return _once(found)
+    return _once([_with_origin(each, dry_run, script, arguments) for each in found])
+
+
+def _with_origin(found: Finding, dry_run: DryRun, script: Path | None, arguments: int) -> Finding:
+    """A path that does not exist may be made of variables without a value."""
+    steps = where_paths_come_from(found.where, dry_run, script, arguments)
+    return replace(found, fix=steps) if steps and found.id == "launch.program-missing" else found
 
 
 def training_hazards(command: Command) -> list[Finding]:
@@ -205,10 +214,11 @@ def _shared_logs(command: Command) -> list[Finding]:
     return [finding("launch.shared-log", _place(call), f"| tee {match[1].strip()} {match[2]}", file=match[2], how=how)]
 
 
-def _ended(dry_run: DryRun, commands: Sequence[Command]) -> Iterable[Finding]:
+def _ended(dry_run: DryRun, commands: Sequence[Command], lacks: Sequence[str]) -> Iterable[Finding]:
     if dry_run.passed:
         last = [line for line in dry_run.output.splitlines() if line.strip()]
-        yield finding("launch.stops-early", dry_run.passed[0], *last[-2:])
+        early = finding("launch.stops-early", dry_run.passed[0], *last[-2:], *why_it_ended(dry_run))
+        yield replace(early, fix=tuple(lacks)) if lacks else early
     if dry_run.ended == "too long":
         yield finding("launch.dry-run-unfinished", dry_run.last)
     if dry_run.ended == "waiting" and not any(command.kind == "training" for command in commands):
@@ -217,7 +227,9 @@ def _ended(dry_run: DryRun, commands: Sequence[Command]) -> Iterable[Finding]:
         yield replace(finding("launch.dry-run-unfinished", dry_run.last, seen), fix=fix)
 
 
-def never_reached(script: Path, dry_run: DryRun, commands: Sequence[Command]) -> list[Finding]:
+def never_reached(
+    script: Path, dry_run: DryRun, commands: Sequence[Command], lacks: Sequence[str] = ()
+) -> list[Finding]:
     """Why no training was seen: those that the text of the script holds, where it ended, and what it said last."""
     said = [line.strip() for line in dry_run.output.splitlines() if line.strip()]
     how = f"it ends at {dry_run.last or 'once'} with {dry_run.exit_code}"
@@ -231,7 +243,9 @@ def never_reached(script: Path, dry_run: DryRun, commands: Sequence[Command]) ->
     if not places and not ran and (dry_run.exit_code or dry_run.ended != "by itself"):
         places = [(dry_run.last or str(script), ())]
     last = [f"its output: {line[:160]}" for line in said[-2:]]
-    return [finding("launch.training-not-reached", where, *words, how, *last) for where, words in places]
+    seen = (how, *why_it_ended(dry_run), *last)
+    found = [finding("launch.training-not-reached", where, *words, *seen) for where, words in places]
+    return [replace(each, fix=tuple(lacks)) if lacks else each for each in found]
 
 
 def no_training(script: Path | None, dry_run: DryRun | None = None) -> Finding:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from rldbg.core import Environment
 from rldbg.launch.dry_run.calls import PREFIX, ShellCall, read_calls
 from rldbg.launch.dry_run.stillness import Effort, Stillness
-from rldbg.launch.dry_run.stub import ALWAYS, LENIENT, RECORDED, SILENT
+from rldbg.launch.dry_run.stub import ALWAYS, LENIENT, PIP, PIP_QUESTIONS, RECORDED, SILENT
 from rldbg.launch.profile import commands
 
 METHODS = ("namespaces", "landlock", "unprivileged")
@@ -43,6 +43,12 @@ class DryRun:
     output: str = ""
     last: str = ""
     """The place of the last command of the script itself, FILE:LINE."""
+    last_command: str = ""
+    """Its text, as the shell has it."""
+    condition: str = ""
+    """The place of the last condition that the script itself asked for."""
+    empty: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Per place, the variables that its commands use and that have no value, and the script's arguments (1, #)."""
     passed: tuple[str, ...] = ()
     """Places where the script wanted to stop, when it was carried past them."""
     ended: str = "by itself"
@@ -102,13 +108,17 @@ def _execute(words: dict[str, Any], scratch: Path, limit_s: float) -> DryRun:
         with os.fdopen(reading, "rb") as pipe:
             status = json.loads(pipe.readline() or b'{"isolation": "none", "failures": {"start": "it did not start"}}')
         ended = _wait(process, results, limit_s)
+    last, last_command, condition = (*_words(results / "last"), "", "", "")[:3]
     return DryRun(
         isolation=status["isolation"],
         failures=status["failures"],
         calls=tuple(_without_stubs(call, scratch / "bin") for call in read_calls(results / "calls")),
         exit_code=process.returncode,
         output=_text(results / "output"),
-        last=_text(results / "last"),
+        last=last,
+        last_command=last_command,
+        condition=condition,
+        empty=_by_place(_words(results / "empty")),
         passed=tuple(_text(results / "passed").split("\n")[:-1]),
         ended=ended,
     )
@@ -138,6 +148,21 @@ def _text(file: Path) -> str:
             return handle.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
+
+
+def _words(file: Path) -> list[str]:
+    """Words that end with NUL."""
+    try:
+        return file.read_bytes().decode("utf-8", "replace").split("\0")[:-1]
+    except FileNotFoundError:
+        return []
+
+
+def _by_place(words: Sequence[str]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for place, name in zip(words[::2], words[1::2], strict=False):
+        found.setdefault(place, set()).add(name)
+    return {place: frozenset(names) for place, names in found.items()}
 
 
 def _wait(process: subprocess.Popen[bytes], results: Path, limit_s: float) -> str:
@@ -180,6 +205,7 @@ def _environment(
         f"{PREFIX}_PACKAGES": _PACKAGES,
         f"{PREFIX}_BASH_ENV": environment.get("BASH_ENV", ""),
         f"{PREFIX}_NAMES": " ".join([*RECORDED, *commands(), *_python_names(programs)]),
+        f"{PREFIX}_PIP_QUESTIONS": " ".join(PIP_QUESTIONS),
         f"{PREFIX}_ADDRESSES": _addresses(),
         f"{PREFIX}_RAISES_LIMITS": "1" if may_raise_limits() else "",
         "BASH_ENV": str(_PRELUDE),
@@ -246,12 +272,18 @@ def _write_stubs(folder: Path, programs: Mapping[str, str]) -> None:
     bash = programs.get("bash", "/bin/bash")
     # -p keeps bash from reading the dry run's own prelude here.
     _write(folder / ".unknown", f"#!{bash} -p\n{_STUB.read_text(encoding='utf-8')}")
-    for name in {*RECORDED, *commands(), *_python_names(programs), *_console_scripts(programs)} - SILENT - LENIENT:
+    for name in (
+        {*RECORDED, *commands(), *_python_names(programs), *_console_scripts(programs)} - SILENT - LENIENT - PIP
+    ):
         if name in ALWAYS or name in programs:
             _link(folder / name, ".unknown")
     _write(folder / ".silent", "#!/bin/sh\nexit 0\n")
     for name in SILENT & programs.keys():
         _link(folder / name, ".silent")
+    for name in PIP & programs.keys():
+        questions = "|".join(sorted(PIP_QUESTIONS))
+        really = f'PIP_DISABLE_PIP_VERSION_CHECK=1 exec timeout 10 {quote(programs[name])} "$@"'
+        _write(folder / name, f"#!/bin/sh\ncase $1 in {questions}) {really} ;; esac\nexit 0\n")
     for name in LENIENT & programs.keys():
         _write(folder / name, f'#!/bin/sh\n{quote(programs[name])} "$@" 2>/dev/null\nexit 0\n')
     _write(folder / "sh", f'#!{bash} -p\nexec {quote(bash)} "$@"\n')

@@ -37,12 +37,16 @@ RECORDED = word_set(
 ALWAYS = word_set("python python3 uv ray torchrun deepspeed accelerate rm pkill killall sleep hostname")
 
 SILENT = word_set(
-    "pip pip3 pipx apt apt-get yum dnf apk brew hf huggingface-cli modelscope wandb swanlab gsutil gcloud aws s3cmd "
+    "pipx apt apt-get yum dnf apk brew hf huggingface-cli modelscope wandb swanlab gsutil gcloud aws s3cmd "
     "rclone rsync scp sftp wget curl nc ncat telnet ping npm npx node ninja cmake gcc g++ nvcc "
     "systemctl service mount umount modprobe sysctl chown chgrp ufw iptables tar unzip zip gunzip gzip bunzip2 xz dd "
     "mkfs git-lfs crontab at batch mail sendmail kill logger renice chrt xdg-open"
 )
 """Commands that would reach out or take long: they succeed at once and say nothing."""
+
+PIP = word_set("pip pip3")
+PIP_QUESTIONS = word_set("list show freeze check inspect config debug help -V --version")
+"""What pip is only asked: that is answered by the real one, because scripts look for versions and folders in it."""
 
 LENIENT = word_set("mkdir cp mv ln touch chmod install truncate")
 """Commands that really run inside the sandbox and whose failure there means nothing."""

@@ -8,11 +8,24 @@ __rldbg_outer=
 
 __rldbg_before() {
   [[ $2 == "$RLDBG_DRY_PRELUDE" ]] && return 0
+  # The script may still read what its own `=~` found; before 5.1 bash lets nobody put it back.
+  local -a __rldbg_found=("${BASH_REMATCH[@]}")
+  local __rldbg_verdict=0
+  __rldbg_look "$@" || __rldbg_verdict=$?
+  ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 501)) || BASH_REMATCH=("${__rldbg_found[@]}")
+  return $__rldbg_verdict
+}
+
+__rldbg_look() {
   # The text of `bash -c` has no file: its commands stand where the script started that shell.
   [[ -z $2 && -n ${RLDBG_DRY_AT-} ]] || RLDBG_DRY_AT="$2:$3"
   RLDBG_DRY_OPTIONS=$SHELLOPTS
   __rldbg_captured "$1"
-  [[ $BASH_SUBSHELL == 0 && $$ == "$RLDBG_DRY_MAIN" ]] && printf '%s' "$RLDBG_DRY_AT" > "$RLDBG_DRY_RESULTS/last"
+  __rldbg_note_empty "$1"
+  if [[ $BASH_SUBSHELL == 0 && $$ == "$RLDBG_DRY_MAIN" ]]; then
+    [[ $1 == '['* || $1 == 'test '* || $1 == '(('* ]] && __rldbg_condition=$RLDBG_DRY_AT
+    printf '%s\0' "$RLDBG_DRY_AT" "$1" "${__rldbg_condition-}" > "$RLDBG_DRY_RESULTS/last"
+  fi
   [[ ${PATH-} == "$RLDBG_DRY_BIN":* ]] || PATH=$RLDBG_DRY_BIN${PATH:+:$PATH}
   if [[ -n ${RLDBG_DRY_INSIST-} ]]; then
     # Only with extdebug can a command be left out; set any earlier, bash would look for its debugger.
@@ -25,6 +38,44 @@ __rldbg_before() {
   fi
   __rldbg_called_by_path "$1"
   return 0
+}
+
+# Variables without a value that a command uses, unless it names another value for that case, and the script's arguments
+# ($1, $#) that it asks for: a script that ends early may lack one of them.
+__rldbg_note_empty() {
+  local __rldbg_rest __rldbg_name
+  [[ $1 == *'$'* ]] || return 0
+  __rldbg_expanded "$1"
+  while [[ $__rldbg_rest =~ \$(\{?)([A-Za-z_][A-Za-z0-9_]*|[1-9#])(:?[-=+])?(.?) ]]; do
+    __rldbg_rest=${__rldbg_rest#*"${BASH_REMATCH[0]%"${BASH_REMATCH[4]}"}"}
+    __rldbg_name=${BASH_REMATCH[2]}
+    [[ -n ${BASH_REMATCH[1]} && -n ${BASH_REMATCH[3]} && ${BASH_REMATCH[4]} != '}' ]] && continue
+    if [[ $__rldbg_name == [1-9#] ]]; then
+      # In a function these are its own; ${#NAME} is a length.
+      [[ ${FUNCNAME[3]-main} == main && ${BASH_REMATCH[1]}$__rldbg_name != '{#' ]] || continue
+    elif [[ -n ${!__rldbg_name-} ]]; then
+      continue
+    fi
+    printf '%s\0' "$RLDBG_DRY_AT" "$__rldbg_name" >> "$RLDBG_DRY_RESULTS/empty"
+  done
+}
+
+# __rldbg_rest: the parts of a command that the shell expands, not those in single quotes.
+__rldbg_expanded() {
+  local __rldbg_left=$1 __rldbg_quoted
+  __rldbg_rest=
+  while [[ $__rldbg_left =~ ^([^\'\"]*)(\'[^\']*\'|\"([^\"\\]|\\.)*\") ]]; do
+    __rldbg_rest+=${BASH_REMATCH[1]}
+    __rldbg_quoted=${BASH_REMATCH[2]}
+    __rldbg_left=${__rldbg_left:${#BASH_REMATCH[0]}}
+    # In "$(...)" quotes begin anew.
+    if [[ $__rldbg_quoted == \"*'$('* ]]; then
+      __rldbg_left=${__rldbg_quoted:1:-1}$__rldbg_left
+    elif [[ $__rldbg_quoted == \"* ]]; then
+      __rldbg_rest+=$__rldbg_quoted
+    fi
+  done
+  __rldbg_rest+=$__rldbg_left
 }
 
 # Output that the script keeps for itself, `X=$(python x.py)`, is needed: then the command's text is part of the outer one.

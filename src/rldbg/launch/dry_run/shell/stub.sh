@@ -39,6 +39,7 @@ case ${name##*/} in
       echo 512
       exit 0
     fi
+    [[ "$1 $2" == "-m pip" && " $RLDBG_DRY_PIP_QUESTIONS " == *" ${3-} "* ]] && really "$@"
     for word; do
       case $word in
         -c | - | -V | --version | -VV | -*c) really "$@" ;;

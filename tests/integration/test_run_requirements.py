@@ -1,0 +1,104 @@
+"""A script that would not reach its training is told what it lacks, and what to try."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from rldbg.launch import Request, explain, resolve_command
+
+TRAIN = "python train_ppo.py --run_name x\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    repository = tmp_path / "repository"
+    (repository / "models").mkdir(parents=True)
+    (repository / "train_ppo.py").touch()
+    (repository / "models" / "tiny.sh").write_text("LAYERS=2\n")
+    return repository
+
+
+def explained(folder: Path, text: str, *arguments: str, **environment: str):
+    script = folder / "run.sh"
+    script.write_text(text)
+    argv, found = resolve_command([str(script), *arguments])
+    kept = {key: value for key, value in os.environ.items() if key in ("HOME", "LANG", "TMPDIR")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return explain(Request(argv, found, folder, kept | {"PATH": path} | environment), folder / "out")
+
+
+def steps(folder: Path, text: str, *arguments: str, **environment: str) -> str:
+    """What to try, of every finding that says why the training does not start."""
+    found = explained(folder, text, *arguments, **environment).hazards
+    why = ("launch.stops-early", "launch.training-not-reached", "launch.program-missing")
+    text = "\n".join(step for hazard in found if hazard.id in why for step in hazard.fix)
+    return text.replace(str(folder), "HERE")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        'if [ -z "${BASE}" ]; then\n  echo "BASE is not set"\n  exit 1\nfi\n',
+        'die() { echo "$1"; exit 2; }\n[[ -n ${BASE:-} ]] || die "no base"\n',
+        ": ${BASE:?must be set}\n",
+        "set -u\nROOT=$BASE/x\n",
+        'BASE=${BASE:-}\nif [[ "$BASE" == "" ]]; then exit 1; fi\n',
+    ],
+)
+def test_the_variable_that_it_asks_for_is_named(folder, check):
+    assert steps(folder, check + TRAIN) == "set BASE: rldbg run --env BASE=VALUE HERE/run.sh"
+    assert not steps(folder, check + TRAIN, BASE="/base")
+
+
+def test_an_argument_is_told_from_a_variable(folder):
+    usage = 'if [ $# -lt 1 ]; then echo "usage: run.sh NAME"; exit 1; fi\n'
+    assert steps(folder, usage + TRAIN) == "give it its arguments: rldbg run HERE/run.sh ARGUMENT ..."
+    by_name = 'NAME=$1\nif [ -z "$NAME" ]; then exit 1; fi\n'
+    assert steps(folder, by_name + TRAIN) == "give it its arguments: rldbg run HERE/run.sh ARGUMENT ..."
+    assert not steps(folder, by_name + TRAIN, "tiny")
+
+
+def test_a_command_that_fails_is_shown(folder):
+    text = "set -e\nrun() {\n  \"$@\" | awk '{print $NF, $1}'\n  false\n}\nrun date\n" + TRAIN
+    found = explained(folder, text).hazards
+    early = next(hazard for hazard in found if hazard.id == "launch.stops-early")
+    assert early.fix == ("see why this fails here: false",)
+
+
+def test_a_repository_that_is_expected_elsewhere_is_named(folder):
+    found = steps(folder, "set -e\nsource /nowhere/repo/models/tiny.sh\n" + TRAIN)
+    assert found.startswith("run it where /nowhere/repo is this folder (ln -s HERE /nowhere/repo)")
+    found = steps(folder, f"set -e\nsource {folder}/scripts/models/tiny.sh\n" + TRAIN)
+    assert found.endswith("does not exist, models/tiny.sh does")
+    assert "provide HERE/gone.sh" in steps(folder, f"set -e\nsource {folder}/gone.sh\n" + TRAIN)
+
+
+def test_a_program_below_a_variable_without_value_names_it(folder):
+    text = 'SOURCE=${REPO}/examples/train_ppo.py\nCMD="python $SOURCE --run_name x"\n$CMD\n'
+    assert steps(folder, text) == "set REPO: rldbg run --env REPO=VALUE HERE/run.sh"
+    assert steps(folder, TRAIN.replace("train_ppo", "gone")).startswith("check the path")
+
+
+def test_a_placeholder_that_the_shell_takes_for_a_file_is_named(folder):
+    text = "python train_ppo.py --run_name <your experiment name> --lr 1\n"
+    assert steps(folder, text) == "replace <your experiment name> in the script"
+
+
+def test_what_pip_is_asked_is_answered(folder):
+    text = """set -eo pipefail
+VERSION=$(python -m pip --version | awk '{print $2}')
+LISTED="$(pip list | awk '/^pip / {print $NF}')"
+pip install --quiet something
+python train_ppo.py --run_name "v$VERSION" --listed "v$LISTED"
+"""
+    (training,) = explained(folder, text).trainings
+    words = training.command.call.argv
+    assert [word[:1] for word in words[3::2]] == ["v", "v"] and "v" not in words
+
+
+def test_what_the_script_has_matched_is_kept(folder):
+    text = '[[ model-7B =~ ([0-9]+)B ]]\necho "$HOME" >/dev/null\nSIZE=${BASH_REMATCH[1]}\n'
+    (training,) = explained(folder, text + "python train_ppo.py --size $SIZE\n").trainings
+    assert training.command.call.argv[-1] == "7"
