@@ -45,16 +45,18 @@ class Detector:
         return median(list(self._history)[-_LEVEL_OF:]) if self._history else math.nan
 
     def look(self, value: float) -> Unusual | None:
-        """After a value is caught, the rule is silent until the history consists of later ones."""
+        """After a value is caught, the rule is silent until as many steps as it needs for its history were usual: what
+        lasts is caught once."""
         if not math.isfinite(value):
-            caught = self.rule.moves == "not-finite" and self._quiet == 0
-            self._quiet = self.rule.history if caught else max(self._quiet - 1, 0)
+            is_its_own = self.rule.moves == "not-finite"
+            caught = is_its_own and self._quiet == 0
+            self._quiet = self.rule.history if is_its_own else max(self._quiet - 1, 0)
             return Unusual(value, self.usual, math.inf) if caught else None
         unusual = self._declined(value) if self.rule.moves == "declines" else self._judged(value)
         self._history.append(value)
         self._in_a_row = self._in_a_row + 1 if unusual is not None else 0
         if self._quiet:
-            self._quiet -= 1
+            self._quiet = self._quiet - 1 if unusual is None else self.rule.history
             return None
         if unusual is None or self._in_a_row < self.rule.in_a_row:
             return None

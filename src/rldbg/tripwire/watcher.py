@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -39,6 +40,10 @@ _SHARE = 0.05
 # An expression over a name that none of the first steps has is probably misspelt.
 _STEPS_WITHOUT_NAME = 8
 
+# Events of each rule around which steps are kept, so that the disk does not fill where one fires again and again; the
+# first ones are nearest to the cause.
+_EVENTS_THAT_PIN = 8
+
 Places = frozenset[tuple[str, int, int, int]]
 
 
@@ -65,6 +70,7 @@ class Watcher:
         self._judged = -1
         self._before: Places = frozenset()
         self._pinned: set[int] = set()
+        self._fired: Counter[str] = Counter()
         self._stop: str | None = None
         self._reason = ""
         self._capsules: set[int] = set()
@@ -139,6 +145,8 @@ class Watcher:
 
     def _event(self, step: int, alarm: Alarm, *, stops: bool) -> Event:
         around, place = self.settings.around, shlex.quote(_short(self.recording))
+        self._fired[alarm.rule.id] += 1
+        pins = self._fired[alarm.rule.id] <= _EVENTS_THAT_PIN
         return Event(
             alarm.rule.id,
             step,
@@ -146,7 +154,7 @@ class Watcher:
             alarm.what,
             alarm.rule.cause,
             alarm.rule.look_at(place, step, is_logged=alarm.is_logged),
-            pinned=tuple(range(max(step - around, 0), step + around + 1)),
+            pinned=tuple(range(max(step - around, 0), step + around + 1)) if pins else (),
             stops=stops,
             rerun=f"rldbg rerun {place} --step {step}" if step in self._capsules else "",
         )

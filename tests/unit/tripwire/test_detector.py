@@ -68,6 +68,14 @@ def test_a_slow_fall_is_caught_against_the_best_of_the_run() -> None:
     assert caught(slow, [0.1 + 0.01 * step for step in range(90)]) == []
 
 
+def test_what_lasts_is_caught_once_and_again_after_it_has_ended() -> None:
+    fallen, finite = rule(moves="declines", sigmas=3, in_a_row=2, history=8), rule(moves="not-finite", history=4)
+    assert len(caught(fallen, [*NOISY, *[0.5, 0.52, 0.49] * 60])) == 1
+    again = caught(fallen, [*NOISY, *[0.5, 0.52, 0.49] * 4, *NOISY, *[0.5, 0.52, 0.49] * 4])
+    assert len(again) == 2 and again[1] > 2 * len(NOISY)
+    assert caught(finite, [1.0, *[math.nan] * 30, 1.0, math.nan, *[1.0] * 4, math.nan]) == [1, 37]
+
+
 def clean_runs(count: int, steps: int = 200, *, may_fall: bool = True) -> list[list[float]]:
     """A measure of runs without a fault: a tenth of noise around 1, normal and with heavy tails, with and without a
     trend."""

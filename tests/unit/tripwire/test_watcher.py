@@ -56,6 +56,20 @@ def test_the_ring_keeps_the_last_steps_and_those_around_an_event(tmp_path: Path)
     assert EventLog(folder).new() == [event]
 
 
+def test_a_rule_that_fires_again_and_again_does_not_fill_the_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "recording"
+    watcher = Watcher(folder, WatchSettings(keep=5, when=("length > 100",)))
+    with Recorder(folder, keep_last=5) as recorder:
+        for step in range(300):
+            record_steps(recorder, range(step, step + 1), length=200.0 if step % 10 == 0 else 10.0)
+            watcher.look()
+    own = [event for event in watcher.events if event.rule == "expression"]
+    assert len(own) == 30
+    assert [bool(event.pinned) for event in own] == [True] * 8 + [False] * 22
+    assert "are kept" not in own[-1].message
+    assert len(kept(folder)) < 60
+
+
 def test_the_message_says_what_where_and_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Recorder(tmp_path / "rec") as recorder:

@@ -119,10 +119,10 @@ class Orders:
     def _stop_here(self, step: int) -> None:
         """In a run, as at a breakpoint: `rldbg attach` opens a prompt, `rldbg continue` resumes it. Elsewhere the
         program ends, by an exception that hooks inside frameworks do not catch."""
-        text = f"rldbg watch: stopped after step {step}: {self._reason}"
+        text = f"watch: stopped after step {step}: {self._reason}"
         running = agent.start()
         if running is None:
-            raise SystemExit(text)
+            raise SystemExit(f"rldbg {text}")
         agent.say(text)
         running.stop(_frame_of_user())
 
