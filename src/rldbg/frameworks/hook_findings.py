@@ -172,7 +172,8 @@ def _failed(title: str, functions: Mapping[str, Sequence[Mapping[str, Any]]]) ->
 def nothing_hooked(run: Path) -> Finding | None:
     """A run that was to be recorded by hooks and in which no process imported a framework that has any, nor recorded by
     itself (`rldbg.record_loop`, `rldbg.Recorder`)."""
-    if read_proofs(run / HOOKS_FOLDER) or (run / RECORDING_FOLDER).is_dir():
+    # What `rldbg watch` keeps for itself there is no recording.
+    if read_proofs(run / HOOKS_FOLDER) or any((run / RECORDING_FOLDER).glob("[!.]*")):
         return None
     names = ", ".join(dict.fromkeys(framework.title for framework, _ in recorded_hooks()))
     return Finding(
@@ -181,5 +182,5 @@ def nothing_hooked(run: Path) -> Finding | None:
         str(run),
         (f"no process imported a module that is recorded ({names})",),
         "the run was asked to record, and nothing of it could be recorded by hooks",
-        ("for a loop of your own call rldbg.record_loop(model, optimizer)",),
+        ("for a loop of your own call rldbg.record_loop(model, optimizer), or rldbg.watch for metrics alone",),
     )

@@ -215,6 +215,11 @@ def test_a_run_without_any_framework_says_so(tmp_path):
     assert "rldbg.record_loop" in finding.fix[0]
 
 
+def test_what_a_watcher_keeps_for_itself_is_no_recording(tmp_path):
+    (Path(plan_for(tmp_path).directory) / ".watch").mkdir(parents=True)
+    assert nothing_hooked(tmp_path) is not None
+
+
 def test_a_run_that_records_by_itself_lacks_no_hooks(tmp_path):
     with Recorder(plan_for(tmp_path).directory) as recorder:
         recorder.record("loss", step=0, loss=1.0)
