@@ -62,7 +62,7 @@ class Command:
 
 def recognise(calls: Sequence[ShellCall], framework: str = "") -> list[Command]:
     """The commands worth telling of, in order. With `framework`, its profile is used for whatever trains."""
-    found = [_judge(call, program, via, framework) for call, program, via in _outermost(calls)]
+    found = _once([_judge(call, program, via, framework) for call, program, via in _outermost(calls)])
     if any(command.kind == "training" for command in found):
         return found
     undecided = [command for command in found if may_train(command.program)]
@@ -70,6 +70,18 @@ def recognise(calls: Sequence[ShellCall], framework: str = "") -> list[Command]:
         # The only program of the script that is not known to do something else.
         only = undecided[0]
         return [replace(only, kind="training") if command is only else command for command in found]
+    return found
+
+
+def _once(commands: Sequence[Command]) -> list[Command]:
+    """Without repetitions of what does not train: scripts that poll ask the same again and again."""
+    seen: set[tuple[str, int, tuple[str, ...]]] = set()
+    found = []
+    for command in commands:
+        words = (command.call.file, command.call.line, command.call.argv)
+        if command.kind == "training" or words not in seen:
+            found.append(command)
+        seen.add(words)
     return found
 
 

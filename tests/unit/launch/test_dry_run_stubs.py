@@ -24,3 +24,17 @@ def test_a_cluster_has_what_all_nodes_of_the_allocation_said(tmp_path: Path) -> 
 def test_a_node_that_joins_for_good_stays_for_a_while() -> None:
     assert respond(["ray", "start", "--address=a", "--block"], {}).argv == ("sleep", "3")
     assert respond(["ray", "start", "--head"], {}).argv == ()
+
+
+def test_a_step_of_several_nodes_runs_once_per_task() -> None:
+    step = ["srun", "--nodes=2", "--ntasks-per-node=1", "bash", "-c", "touch ready"]
+    assert respond(step, {}).tasks == 2
+    assert respond(["srun", "-n", "4", "bash", "x.sh"], {}).tasks == 4
+    assert respond(["srun", "--nodes=512", "bash", "x.sh"], {}).tasks == 8
+    assert respond(["srun", "--nodes=2", "python", "train.py"], {}).tasks == 1
+    assert respond(["hostname"], {"SLURMD_NODENAME": "node-2"}).text == "node-2\n"
+
+
+def test_the_folders_of_a_container_of_slurm_are_not_here() -> None:
+    assert respond(["srun", "--container-image=i", "sh", "x.sh"], {}).environment[f"{PREFIX}_ELSEWHERE"] == "1"
+    assert f"{PREFIX}_ELSEWHERE" not in respond(["srun", "bash", "x.sh"], {}).environment

@@ -22,6 +22,7 @@ from rldbg.launch.nodelist import expand
 
 _REAL_LIMIT_S = 10
 _DEEPEST = 8
+_MOST_TASKS = 8
 _SHELLS = word_set("bash sh env nohup timeout nice stdbuf time setsid")
 _HARMLESS_GIT = word_set("rev-parse describe log status config branch show diff ls-files remote symbolic-ref")
 _HARMLESS_SMI = re.compile(r"-L|-q|topo|--list-gpus|--query-.*|--format=.*|-m|-i|-d|\d+|[A-Z,]+|--id=.*|--display=.*")
@@ -76,6 +77,8 @@ class StubReply(NamedTuple):
     argv: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     real: bool = False
+    tasks: int = 1
+    """How often it would run at the same time; scripts count what their tasks leave behind."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -106,7 +109,26 @@ def respond(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
         return StubReply()
     if peeled.launcher.place in ("container", "host"):
         return _elsewhere(peeled.inner)
-    return StubReply(argv=peeled.inner, environment=_slurm(peeled.launcher.place, peeled.inner, environment))
+    reply = StubReply(argv=peeled.inner, environment=_slurm(peeled.launcher.place, peeled.inner, environment))
+    if peeled.launcher.name != "srun" or peeled.inner[0].rsplit("/", 1)[-1] not in _SHELLS:
+        return reply
+    reply = reply._replace(tasks=_tasks(peeled.head))
+    if any(word.startswith(("--container-image", "--container-name")) for word in peeled.head):
+        inside = _elsewhere(peeled.inner)
+        return reply._replace(argv=inside.argv, environment={**reply.environment, **inside.environment})
+    return reply
+
+
+def _tasks(words: Sequence[str]) -> int:
+    """The tasks that `srun` is told to start; a few stand for many."""
+    given: dict[str, int] = {}
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        value = value if equals else words[at + 1] if at + 1 < len(words) else ""
+        if name in ("-N", "--nodes", "-n", "--ntasks", "--ntasks-per-node") and value.isdigit():
+            given[{"-N": "--nodes", "-n": "--ntasks"}.get(name, name)] = int(value)
+    count = given.get("--ntasks", given.get("--nodes", 1) * given.get("--ntasks-per-node", 1))
+    return max(1, min(count, _MOST_TASKS))
 
 
 def _elsewhere(inner: tuple[str, ...]) -> StubReply:
@@ -172,6 +194,8 @@ def _nvidia_smi(argv: Sequence[str], environment: Mapping[str, str]) -> StubRepl
 def _hostname(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
     """The sandbox has no network; the machine's own addresses were asked for before."""
     wants = argv[1] if len(argv) > 1 else ""
+    if not wants and "SLURMD_NODENAME" in environment:
+        return StubReply(environment["SLURMD_NODENAME"] + "\n")
     if wants in ("-I", "-i", "--all-ip-addresses", "--ip-address"):
         return StubReply(environment.get(f"{PREFIX}_ADDRESSES", "127.0.0.1") + "\n")
     return StubReply(argv=tuple(argv), real=True) if wants.startswith("-") or not wants else StubReply()
@@ -234,7 +258,17 @@ def _become(answer: StubReply, environment: dict[str, str], call_id: str) -> Non
         environment[f"{PREFIX}_NAME"] = answer.argv[0] if found.endswith(".unknown") else ""
     if found is None:
         os._exit(0)
+    if answer.tasks > 1:
+        environment |= _task(answer.tasks, environment)
     os.execve(found, list(answer.argv), environment)
+
+
+def _task(count: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """One process per task. The first is this one; what the others start is not noted a second time."""
+    hosts = expand(environment.get("SLURM_JOB_NODELIST", "node-[1-2]")) or ["node-1"]
+    number = next((each for each in range(1, count) if os.fork() == 0), 0)
+    mine = {"SLURM_PROCID": str(number), "SLURM_NODEID": str(number), "SLURMD_NODENAME": hosts[number % len(hosts)]}
+    return mine | ({f"{PREFIX}_UNSEEN": "1"} if number else {})
 
 
 def _next_stub(program: str, path: str, bin_folder: str) -> str:

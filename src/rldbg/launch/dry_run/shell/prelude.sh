@@ -36,6 +36,11 @@ __rldbg_look() {
       return 1
     fi
   fi
+  if [[ -n ${RLDBG_DRY_ELSEWHERE-} && $1 == *[\<\>]*/dev/tcp/* ]]; then
+    # A service of the container answers, as it does to curl. A command that is left out succeeds.
+    shopt -s extdebug
+    return 1
+  fi
   __rldbg_called_by_path "$1"
   return 0
 }
@@ -103,10 +108,25 @@ __rldbg_called_by_path() {
   # Only names and variables can be in `first`, so this expands them and runs nothing.
   eval "program=( $first )" 2>/dev/null || return 0
   program=${program[0]-}
-  [[ $program == */* && " $RLDBG_DRY_NAMES " == *" ${program##*/} "* ]] || return 0
+  [[ $program == */* ]] || return 0
   [[ $program =~ [^A-Za-z0-9_./@:+-] ]] && return 0
   declare -F -- "$program" >/dev/null && return 0
-  eval "function $program { RLDBG_DRY_NAME='$program' '$RLDBG_DRY_BIN/.unknown' \"\$@\"; }" 2>/dev/null
+  if [[ " $RLDBG_DRY_NAMES " == *" ${program##*/} "* ]]; then
+    eval "function $program { RLDBG_DRY_NAME='$program' '$RLDBG_DRY_BIN/.unknown' \"\$@\"; }" 2>/dev/null
+  elif [[ -n ${RLDBG_DRY_ELSEWHERE-} && ! -e $program ]]; then
+    eval "function $program { RLDBG_DRY_NAME='$program' '$RLDBG_DRY_BIN/.unknown' \"\$@\"; __rldbg_stay; }" 2>/dev/null
+  fi
+}
+
+# A program of a container that runs beside its shell serves something: it stays as long as the script starts others.
+__rldbg_stay() {
+  ((BASH_SUBSHELL > 0)) && [[ -z $RLDBG_DRY_CAPTURED ]] || return 0
+  local before= now=0
+  while [[ $before != "$now" ]]; do
+    before=$now
+    PATH=${PATH#*:} command sleep 3
+    now=$(printf '%s\n' "$RLDBG_DRY_RESULTS"/calls/* | wc -l)
+  done
 }
 
 command_not_found_handle() {

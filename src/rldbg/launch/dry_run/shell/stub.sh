@@ -14,7 +14,7 @@ name=${RLDBG_DRY_NAME:-$name}
 unset RLDBG_DRY_NAME
 id=${EPOCHREALTIME:-$(date +%s.%N)}
 id=${id/,/.}-$$
-{
+[[ -n ${RLDBG_DRY_UNSEEN-} ]] || {
   printf '%s\0' "${RLDBG_DRY_AT-}" "${RLDBG_DRY_OPTIONS-}" "${RLDBG_DRY_VIA-}" "$PWD" "$(($# + 1))" "$name" "$@"
   env -0
 } > "$RLDBG_DRY_RESULTS/calls/$id.part" && mv "$RLDBG_DRY_RESULTS/calls/$id.part" "$RLDBG_DRY_RESULTS/calls/$id"
