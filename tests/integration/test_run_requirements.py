@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rldbg.core import UsageError
 from rldbg.launch import Request, explain, resolve_command
+from rldbg.launch.plan import refuse_unarmable
 
 TRAIN = "python train_ppo.py --run_name x\n"
 
@@ -102,3 +104,21 @@ def test_what_the_script_has_matched_is_kept(folder):
     text = '[[ model-7B =~ ([0-9]+)B ]]\necho "$HOME" >/dev/null\nSIZE=${BASH_REMATCH[1]}\n'
     (training,) = explained(folder, text + "python train_ppo.py --size $SIZE\n").trainings
     assert training.command.call.argv[-1] == "7"
+
+
+def test_a_real_run_is_refused_with_what_to_try(folder):
+    with pytest.raises(UsageError) as refused:
+        refuse_unarmable(explained(folder, ": ${BASE:?must be set}\n" + TRAIN))
+    assert f"rldbg run --env BASE=VALUE {folder}/run.sh" in refused.value.hint
+    with pytest.raises(UsageError) as refused:
+        refuse_unarmable(explained(folder, "exit 3\n"))
+    assert refused.value.hint
+
+
+def test_programs_that_do_not_train_are_named(folder):
+    found = explained(folder, "python build_index.py\npython eval_embodied_agent.py\n").hazards
+    (nothing,) = [hazard for hazard in found if hazard.id == "launch.no-training"]
+    assert nothing.evidence == (
+        "it starts build_index.py: its name does not say that it trains",
+        "it starts eval_embodied_agent.py: a program of RLinf that does not train",
+    )

@@ -229,7 +229,7 @@ def _hazards(request: Request, dry_run: DryRun | None, commands: Sequence[Comman
         if dry_run is not None and not trains:
             found += never_reached(request.script, dry_run, commands, lacks)
     missed = any(finding.id == "launch.training-not-reached" for finding in found)
-    return found if trains or missed else [*found, no_training(request.script, dry_run)]
+    return found if trains or missed else [*found, no_training(request.script, commands, dry_run)]
 
 
 def through_wrapper(call: ShellCall) -> ShellCall:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rldbg.agent import STARTUP
 from rldbg.core import Finding
-from rldbg.frameworks import GENERIC, frameworks
+from rldbg.frameworks import GENERIC, find_framework, frameworks
 from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.dry_run.execution import DryRun
 from rldbg.launch.findings import finding
@@ -248,12 +248,20 @@ def never_reached(
     return [replace(each, fix=tuple(lacks)) if lacks else each for each in found]
 
 
-def no_training(script: Path | None, dry_run: DryRun | None = None) -> Finding:
-    """No command is known to train; includes the last output if the dry run failed."""
+def no_training(script: Path | None, commands: Sequence[Command], dry_run: DryRun | None = None) -> Finding:
+    """No command is known to train: which programs it starts instead, and the last output if the dry run failed."""
+    programs = [command for command in commands if command.program.kind in ("module", "script")]
+    started = [f"it starts {command.program.name}: {_not_training(command)}" for command in programs]
     said = [line.strip() for line in dry_run.output.splitlines() if line.strip()] if dry_run is not None else []
     failed = dry_run is not None and dry_run.ended == "by itself" and dry_run.exit_code
     last = [f"its output: {line[:160]}" for line in said[-2:]] if failed else []
-    return finding("launch.no-training", str(script or "the command"), *last)
+    return finding("launch.no-training", str(script or "the command"), *dict.fromkeys(started), *last)
+
+
+def _not_training(command: Command) -> str:
+    if command.profile.name == GENERIC:
+        return "its name does not say that it trains"
+    return f"a program of {find_framework(command.profile.name).title} that does not train"
 
 
 def _isolation(dry_run: DryRun, script: Path | None) -> Iterable[Finding]:

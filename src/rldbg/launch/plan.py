@@ -55,7 +55,7 @@ def refuse_unarmable(explanation: LaunchExplanation) -> None:
         if missed is not None:
             raise UsageError(
                 f"the script does not reach a training command ({missed.where}): {'; '.join(missed.evidence)}",
-                missed.fix[0],
+                "; ".join(missed.fix),
             )
         if not any(explained.command.program.is_python for explained in explanation.commands):
             raise UsageError(
@@ -63,10 +63,11 @@ def refuse_unarmable(explanation: LaunchExplanation) -> None:
                 "see what it starts with --dry-run; give the training command itself: rldbg run -- COMMAND",
             )
     if explanation.stopped:
-        reason = next((hazard.evidence for hazard in explanation.hazards if hazard.id == "launch.stops-early"), ())
+        early = next(hazard for hazard in explanation.hazards if hazard.id == "launch.stops-early")
+        why = "".join(f"; {line}" for line in early.evidence)
         raise UsageError(
-            f"the script stops at {explanation.stopped} before any training{': ' if reason else ''}{'; '.join(reason)}",
-            "give it what it requires; --dry-run shows the rest",
+            f"the script stops at {explanation.stopped} before any training{why}",
+            f"{'; '.join(early.fix)}; --dry-run shows the rest",
         )
 
 

@@ -66,6 +66,14 @@ def recognise(calls: Sequence[ShellCall], framework: str = "") -> list[Command]:
     if any(command.kind == "training" for command in found):
         return found
     undecided = [command for command in found if may_train(command.program)]
+    if framework and not undecided:
+        # The user says that it trains; a framework knows which of its programs do not.
+        undecided = [
+            command
+            for command in found
+            if command.program.kind in ("module", "script")
+            and not any(map(command.profile.does_other, _named(command.program)))
+        ]
     if len(undecided) == 1:
         # The only program of the script that is not known to do something else.
         only = undecided[0]

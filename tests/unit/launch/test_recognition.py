@@ -120,3 +120,15 @@ def test_a_command_given_directly_has_no_id():
     (command,) = recognise([ShellCall(("python", "train.py"), "/")])
 
     assert command.kind == "training"
+
+
+def test_a_program_that_nobody_knows_trains_when_the_user_says_so():
+    assert kinds("python build_index.py") == [("other", "generic")]
+    assert kinds("python build_index.py", framework="rlinf") == [("training", "rlinf")]
+    assert kinds("python eval_embodied_agent.py", framework="rlinf") == [("other", "rlinf")]
+
+
+def test_what_does_not_train_is_told_once_per_place():
+    polls = [ShellCall(("ray", "status"), "/", "s.sh", 3, id=str(number)) for number in range(4)]
+    trainings = [ShellCall(("python", "train.py"), "/", "s.sh", 5, id=str(number)) for number in (7, 8)]
+    assert [command.call.id for command in recognise([*polls, *trainings])] == ["0", "7", "8"]
