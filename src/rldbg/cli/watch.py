@@ -54,23 +54,26 @@ def command(
     if not follow and not path.exists():
         raise UsageError(f"{path}: no such folder", "give a run or a recording; --follow waits until it exists")
     from rldbg.reports.watch import to_terminal
-    from rldbg.tripwire import Watcher, WatchSettings
+    from rldbg.tripwire import EventLog, Watcher, WatchSettings
 
     settings = WatchSettings(stop=stop, when=when, rules=rules, notify=notify, around=around, checks=checks)
+    recording = _recording_of(path)
     watcher = Watcher(
-        _recording_of(path),
+        recording,
         settings,
         say=lambda text: print_note(f"rldbg watch: {text}"),
         beside_training=follow,
+        earlier=() if follow else EventLog(recording).new(),
     )
     if follow:
         _follow(watcher, owner)
     watcher.look(ended=True)
     if not watcher.steps:
         raise IncompleteDataError(f"{path} has no recorded step", "record it: rldbg run --watch, or rldbg run --record")
-    document = {"steps": watcher.steps, "events": [event.to_dict() for event in watcher.events]}
-    show(document, as_json, lambda: to_terminal(watcher.steps, watcher.events))
-    return ExitCode.FINDING if watcher.events else ExitCode.OK
+    events = sorted(watcher.events, key=lambda event: event.step)
+    document = {"steps": watcher.steps, "events": [event.to_dict() for event in events]}
+    show(document, as_json, lambda: to_terminal(watcher.steps, events))
+    return ExitCode.FINDING if events else ExitCode.OK
 
 
 def _follow(watcher: "Watcher", owner: int | None) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rldbg.analysis import check
@@ -57,11 +57,14 @@ class Watcher:
         *,
         say: Callable[[str], None] = lambda _text: None,
         beside_training: bool = False,
+        earlier: Sequence[Event] = (),
     ) -> None:
+        """`earlier` events were reported while the training ran; the steps that showed them may be gone since."""
         self.recording = recording.resolve()
         self.settings = settings or WatchSettings()
-        self.events: list[Event] = []
+        self.events = list(earlier)
         self.steps = 0
+        self._known = {(event.rule, event.step) for event in earlier}
         self._say = say
         self._beside_training = beside_training
         self._judge = Judge(self.settings.read_rules(), self.settings.expressions())
@@ -117,6 +120,7 @@ class Watcher:
             return []
         found = [self._event(step, alarm, stops=self.settings.stop) for alarm in self._judge.step(step, measured)]
         found += self._by_checks(recording, step)
+        found = [event for event in found if (event.rule, event.step) not in self._known]
         for event in found:
             self._raise_alarm(event)
         if self.steps == _STEPS_WITHOUT_NAME:

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import rldbg
-from rldbg.core import Identity, UsageError
+from rldbg.cli.watch import command
+from rldbg.core import ExitCode, Identity, UsageError
 from rldbg.recording import Recorder, give_orders
 from rldbg.recording.recorder import orders as orders_module
 from rldbg.recording.recorder.orders import Orders
@@ -68,6 +69,21 @@ def test_a_rule_that_fires_again_and_again_does_not_fill_the_disk(tmp_path: Path
     assert [bool(event.pinned) for event in own] == [True] * 8 + [False] * 22
     assert "are kept" not in own[-1].message
     assert len(kept(folder)) < 60
+
+
+def test_what_was_reported_during_a_run_is_shown_after_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The ring has dropped most of the steps that made the event unusual."""
+    folder = tmp_path / "recording"
+    watcher = Watcher(folder, WatchSettings(keep=5))
+    with Recorder(folder, keep_last=5) as recorder:
+        for step in range(30):
+            record_steps(recorder, range(step, step + 1), **({"grad_norm": 50.0} if step == 12 else {}))
+            watcher.look()
+    for _ in range(2):
+        code = command.main([str(folder), "--json"], standalone_mode=False)
+        events = json.loads(capsys.readouterr().out)["events"]
+        assert [(event["rule"], event["step"]) for event in events] == [("grad-norm-jump", 12)]
+        assert code == ExitCode.FINDING
 
 
 def test_the_message_says_what_where_and_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
