@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rldbg.analysis import CHECKS, check, compare, metrics_by_step, noise_beside
-from rldbg.core import RldbgError, Run, Severity
+from rldbg.core import RldbgError, Severity
 from rldbg.mismatch import explain_mismatch
 from rldbg.recording import Recording
 from rldbg.recording import open as open_recording
@@ -29,7 +29,7 @@ class RecordedSteps:
     @property
     def ended(self) -> bool:
         places = (self._path, self._path / "recording")
-        return any(has_ended(place, None) for place in places) or any(map(_run_ended, (self._path, self._path.parent)))
+        return any(has_ended(place, None) for place in places)
 
     def new(self, *, ended: bool) -> Iterator[tuple[Recording, int]]:
         """The recording as it is now, with each step that was completed since the last call."""
@@ -43,14 +43,6 @@ class RecordedSteps:
         for step in steps if ended else steps[:-1]:
             self._seen = step
             yield recording, step
-
-
-def _run_ended(folder: Path) -> bool:
-    """Whether run.json says that the run has ended; False if it is incomplete or of another program."""
-    try:
-        return (folder / "run.json").is_file() and Run(folder).read().get("ended_at") is not None
-    except RldbgError:
-        return False
 
 
 class StepMeasurements:

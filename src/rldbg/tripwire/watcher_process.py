@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from rldbg.agent import disarmed
-from rldbg.core import Environment, ExitCode
+from rldbg.core import Environment, ExitCode, RldbgError, Run
 from rldbg.recording import WATCH_FOLDER, forget_orders
 from rldbg.tripwire.events import EVENTS_FILE, NOTES_FILE, Event, EventLog
 from rldbg.tripwire.settings import WatchSettings
@@ -85,12 +85,21 @@ def command_of(recording: Path, settings: WatchSettings, owner: int) -> list[str
 
 
 def has_ended(recording: Path, owner: int | None) -> bool:
-    """Whether the process that started the watcher has ended, or reports that the recording has ended."""
+    """Whether the process that started the watcher has ended, or reports that the recording has ended. Without one, the
+    recording's run tells."""
     if (recording / WATCH_FOLDER / _ENDED).exists():
         return True
     if owner is None:
-        return False
+        return any(map(_run_ended, (recording, recording.parent)))
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(owner, 0)
         return False
     return True
+
+
+def _run_ended(folder: Path) -> bool:
+    """Whether run.json says that the run has ended; False if it is incomplete or of another program."""
+    try:
+        return Run(folder).read().get("ended_at") is not None
+    except (RldbgError, OSError):
+        return False

@@ -6,6 +6,8 @@ import math
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 
 import rldbg
 from rldbg.cli.watch import command
-from rldbg.core import ExitCode, Identity, UsageError
+from rldbg.core import ExitCode, Identity, Run, UsageError
 from rldbg.recording import Recorder, give_orders
 from rldbg.recording.recorder import orders as orders_module
 from rldbg.recording.recorder.orders import Orders
@@ -84,6 +86,18 @@ def test_what_was_reported_during_a_run_is_shown_after_it(tmp_path: Path, capsys
         events = json.loads(capsys.readouterr().out)["events"]
         assert [(event["rule"], event["step"]) for event in events] == [("grad-norm-jump", 12)]
         assert code == ExitCode.FINDING
+
+
+def test_who_follows_a_run_ends_with_it(tmp_path: Path) -> None:
+    run = Run.create(name="followed", path=tmp_path / "run")
+    with Recorder(run.path / "recording") as recorder:
+        record_steps(recorder, range(3))
+    words = [sys.executable, "-m", "rldbg", "watch", str(run.path), "--follow", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as following:
+        with pytest.raises(subprocess.TimeoutExpired):
+            following.wait(3)
+        run.finish(0)
+        assert json.loads(following.communicate(timeout=60)[0])["steps"] == 3
 
 
 def test_the_message_says_what_where_and_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
