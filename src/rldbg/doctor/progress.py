@@ -24,7 +24,8 @@ _TITLED_BAR = re.compile(
 )
 _FULL_BAR = re.compile(
     rb"(?:^|[\r\n)])[ \t]{0,4}"
-    rb"(?i:[^\r\n%|]{0,40}\b(?:train|episode|epoch|step|iter|update|grpo|ppo|dpo|sft|rl)[^\r\n%|]{0,40})?"
+    rb"(?i:(?:train(?:ing)?|episodes?|epochs?|steps?|iterations?|grpo|ppo|dpo|sft|rl)(?: progress)?"
+    rb"[\s\d\[\]/():-]{0,20})?"
     rb"100%\|[^|\r\n]{0,80}\| {0,4}(\d{1,9})/\1 \["
 )
 """The bar of a training, with such a title or none, when it is full."""

@@ -96,20 +96,24 @@ def _is_past(evidence: LogEvidence, place: LogPlace, failure: Failure | None) ->
         said = [at for at in (*progress.said_done, *progress.said_final, *progress.said_zero) if at > place.offset]
         if any(_is_trusted(evidence, place.file, at) for at in said):
             return True
-    return came_after_end(evidence, place) and not (failure is not None and _ends_in_vain(failure))
+    return came_after_end(evidence, place)
+
+
+def came_after_end(evidence: LogEvidence, place: LogPlace) -> bool:
+    """Whether a place comes after training was done, and no program ended by a failure before or after that."""
+    closed = evidence.progress.get(place.file, LogProgress()).closed_at
+    if closed is None or closed >= place.offset or not _is_trusted(evidence, place.file, closed):
+        return False
+    return not any(
+        f.place.file == place.file and f.place.offset > closed and _ends_in_vain(f) for f in evidence.failures
+    )
 
 
 def _ends_in_vain(failure: Failure) -> bool:
     """Whether an exception after the end of training says that the program did not end well."""
     by_request = failure.kind.rpartition(".")[2].startswith(_ENDED_BY_REQUEST)
-    return is_uncaught(failure) and not by_request and not is_closing(failure)
-
-
-def came_after_end(evidence: LogEvidence, place: LogPlace) -> bool:
-    """Whether a place comes after training was done, and the program ended no other way before it."""
-    progress = evidence.progress.get(place.file, LogProgress())
-    closed = progress.closed_at
-    return closed is not None and closed < place.offset and _is_trusted(evidence, place.file, closed)
+    is_end = is_uncaught(failure) or failure.kind == PROGRAM_ENDED or failure.kind.startswith("exit")
+    return is_end and not by_request and not is_closing(failure)
 
 
 def _is_trusted(evidence: LogEvidence, file: str, at: int) -> bool:

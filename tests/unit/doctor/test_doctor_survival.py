@@ -131,6 +131,18 @@ def test_an_exception_that_nothing_caught_is_a_failure_also_after_training(verdi
     assert verdict(steps(1, 6) + f"{done}\n{UNCAUGHT}").verdict == "found"
 
 
+def test_a_full_bar_that_is_not_of_a_training_is_no_end(verdict):
+    bar = "Update weights: 100%|██████████| 10/10 [00:03<00:00,  3.01it/s]\n"
+    assert verdict(steps(1, 6) + bar + CAUGHT).verdict == "found"
+    assert verdict(steps(1, 6) + bar.replace("Update weights: ", "") + CAUGHT).verdict == "healthy"
+
+
+def test_what_comes_after_training_was_done_counts_where_the_program_did_not_end_well(verdict):
+    found = verdict(steps(1, 6) + "Training completed\n" + OOM + "loading\n" * 20 + UNCAUGHT)
+    assert {"torch-cuda-oom"} <= {cause.id for cause in (*found.root_causes, *found.notes, *found.fallout)}
+    assert found.verdict == "found"
+
+
 @pytest.mark.parametrize(
     "ended", [UNCAUGHT, "Segmentation fault (core dumped)\n", "run.sh: line 9:  4711 Killed          python train.py\n"]
 )
