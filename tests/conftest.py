@@ -52,6 +52,7 @@ FIRST = (
 # Whole trainings, engines and searches among the unit tests: in `make test`, not in `make check`.
 THOROUGH = (
     "test_doctor_survival",
+    "test_doctor_attempts",
     "test_noise",
     "test_hypotheses",
     "test_structure",

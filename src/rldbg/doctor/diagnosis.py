@@ -98,6 +98,8 @@ class Diagnosis:
     read_files: int = 0
     read_bytes: int = 0
     engine: str = ""
+    earlier_runs: int = 0
+    """How many runs the logs have before the one that is diagnosed."""
     unfinished: str = ""
     """Where nothing failed: the progress bar in the middle of which a log ends."""
 
@@ -113,11 +115,17 @@ class Diagnosis:
             "notes": [cause.to_dict() for cause in self.notes],
             "findings": [finding.to_dict() for finding in self.findings],
             "flight_recorder": [report.to_dict() for report in self.flights],
+            "earlier_runs": self.earlier_runs,
             "read": {"files": self.read_files, "bytes": self.read_bytes, "engine": self.engine},
         }
 
     @property
     def headline(self) -> str:
+        runs = self.earlier_runs + 1
+        return self._words + (f" (last of {runs} runs in these logs)" if self.earlier_runs else "")
+
+    @property
+    def _words(self) -> str:
         if self.verdict == "found":
             cause = self.root_causes[0]
             said = cause.detail.partition(";")[0].rstrip(".")

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import NamedTuple
 
 from rldbg.core import Finding
 from rldbg.doctor.cleaning import Speaker
@@ -67,6 +68,14 @@ def excerpt(text: str, matched: str, length: int) -> str:
         return text[:length]
     begin = max(0, at - length // 4)
     return "… " + text[begin : begin + length]
+
+
+class RunStart(NamedTuple):
+    """A place where a run may begin, and by which header; without one a supervisor says so."""
+
+    offset: int
+    line: int
+    header: str
 
 
 PROGRAM_ENDED = "Error executing job with overrides"
@@ -137,6 +146,8 @@ class LogEvidence:
     findings: list[Finding] = field(default_factory=list)
     progress: dict[str, LogProgress] = field(default_factory=dict)
     """For each log where training continued."""
+    starts: dict[str, list[RunStart]] = field(default_factory=dict)
+    """For each log where runs of the program may begin."""
     unfinished: dict[str, str] = field(default_factory=dict)
     """For each log that ends in the middle of a progress bar what the bar says."""
 

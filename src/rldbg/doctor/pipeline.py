@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rldbg.core import ExitCode, Finding, Run, redact_text, write_whole
+from rldbg.core import ExitCode, Finding, Run, Severity, redact_text, write_whole
+from rldbg.doctor.attempts import Attempt, attempts_in
 from rldbg.doctor.diagnosis import Cause, Confidence, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence
@@ -100,6 +101,7 @@ def conclude(
     engine: str = "",
 ) -> Diagnosis:
     """The diagnosis of evidence already gathered."""
+    earlier, evidence = attempts_in(evidence, library)
     judgement = judge(evidence, library, ended_well=exit_code == 0)
     environment = environment or {}
 
@@ -128,12 +130,24 @@ def conclude(
         next=tuple(steps),
         probes=tuple(probes),
         notes=tuple(cause_of(sighting) for sighting in (*judgement.notes, *judgement.bystanders)),
-        findings=tuple(findings),
+        findings=(*findings, *([_earlier_runs(earlier, library)] if earlier else [])),
+        earlier_runs=len(earlier),
         flights=tuple(flights),
         read_files=len(evidence.ends),
         read_bytes=sum(end.bytes for end in evidence.ends),
         engine=engine,
     )
+
+
+def _earlier_runs(earlier: Sequence[Attempt], library: Library) -> Finding:
+    """What became of the runs before the last one."""
+    told = []
+    for attempt in earlier:
+        judgement = judge(attempt.evidence, library)
+        ended = judgement.causes[0].entry.id if judgement.causes else "failed" if judgement.failed else "no failure"
+        told.append(f"{attempt.file}:{attempt.line}: {ended}")
+    cause = "only the last run in a log is diagnosed; the earlier ones ended as shown"
+    return Finding("several-runs", Severity.INFO, "several runs in one log", tuple(told), cause, ())
 
 
 def _says_little(judgement: Judgement) -> bool:

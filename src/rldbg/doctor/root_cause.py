@@ -295,6 +295,7 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
         and not has_survived(evidence, failure)
         and not any(_belongs_to(hit, failure, library) for hit in counted)
         and not any(library.entries[hit.entry].role is Role.BENIGN and _announces(hit, failure) for hit in counted)
+        and not (is_closing(failure) and _fails_before(failure, evidence, counted))
     ]
     if not open_ones:
         return None
@@ -314,6 +315,16 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
 
     first = min(open_ones, key=order)
     return replace(first, frames=first.frames or _frames_right_below(first, open_ones))
+
+
+def _fails_before(failure: Failure, evidence: LogEvidence, counted: Sequence[Hit]) -> bool:
+    """Whether something else had failed in the log before an exception: if it was raised in closing, it is not where
+    the failure begins."""
+    others = [other.place for other in evidence.failures if other is not failure]
+    return any(
+        place.file == failure.place.file and place.offset < failure.place.offset
+        for place in (*others, *(hit.place for hit in counted))
+    )
 
 
 def _frames_right_below(failure: Failure, failures: Sequence[Failure]) -> tuple[str, ...]:

@@ -8,15 +8,27 @@ a budget in each log, beyond which it is skipped and named in a finding.
 import re
 import time
 import zlib
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
+from rldbg.doctor.attempts import OPENING_LINES, header_of, is_restart, launch_places, may_launch, opening_places
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in, stated_wait_s, stated_year
 from rldbg.doctor.endings import ENDING_LINES, is_ending
-from rldbg.doctor.evidence import LAST_ERROR, STILL_TRYING, Failure, Hit, LogEnd, LogEvidence, LogPlace, excerpt
+from rldbg.doctor.evidence import (
+    LAST_ERROR,
+    STILL_TRYING,
+    Failure,
+    Hit,
+    LogEnd,
+    LogEvidence,
+    LogPlace,
+    RunStart,
+    excerpt,
+)
 from rldbg.doctor.failures import cut_traceback, failure_at, is_error_line, skeleton
 from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern, too_slow
 from rldbg.doctor.progress import LogProgress, add_endings, counts_in, served_in, shut_down_in
@@ -36,6 +48,7 @@ _KEPT_FAILURES = 200
 _SAMPLE_BYTES = 8192
 _SERVED_LINES = 64
 _CLOSING_LINES = 3
+_OPENING_BYTES = 4096
 _LONGEST_ANCHOR_BYTES = 256
 """An anchor that begins in a chunk may end this far in its margin."""
 _WHOLE_BYTES = 1 << 18
@@ -103,6 +116,8 @@ class LogReader:
         self._tail: Chunk | None = None
         self._bytes = 0
         self._year, self._year_is_guessed, self._size = 1970, True, 0
+        self._opening: list[bytes] = [b""]
+        self._starts: list[RunStart] = self._evidence.starts.setdefault(source.name, [])
         self._evidence.files.append(source.name)
 
     def take(self, chunk: Chunk) -> None:
@@ -114,6 +129,7 @@ class LogReader:
         self._tail = chunk
         self._bytes = chunk.offset + len(chunk.data)
         self._tries_here.clear()
+        self._note_starts(chunk)
         found = self._find(chunk)
         own = [item for item in found if chunk.begin <= item[0] < chunk.end]
         self._try_all(chunk, own)
@@ -157,7 +173,8 @@ class LogReader:
         for failure in self._failures.values():
             known = tuple(self._scanner.index.known(failure.headline))
             self._evidence.failures.append(replace(failure, known_as=known))
-        if not self._failures:
+        last_start = self._starts[-1].offset if self._starts else 0
+        if not any((each.last or each.place).offset >= last_start for each in self._failures.values()):
             self._note_ending()
             self._note_unfinished()
         last, lines = self._last_stamp()
@@ -230,12 +247,45 @@ class LogReader:
         failure = failure_at(window, pattern.anchor, self._place(window))
         if failure is None:
             return
-        key = f"{failure.place.speaker.pid}{failure.place.speaker.rank}{skeleton(failure.headline)}"
+        run = bisect_right(self._starts, failure.place.offset, key=lambda start: start.offset)
+        key = f"{run} {failure.place.speaker.pid}{failure.place.speaker.rank}{skeleton(failure.headline)}"
         if key in self._failures:
             first = self._failures[key]
             self._failures[key] = replace(first, count=first.count + 1, last=failure.place)
         elif len(self._failures) < _KEPT_FAILURES:
             self._failures[key] = failure
+
+    def _note_starts(self, chunk: Chunk) -> None:
+        """Where another run of the program may begin: its header comes again, or it is said to be restarted. A header
+        with an earlier time, or of another rank, is of a log that was joined to this one."""
+        if max(self._size, chunk.offset + len(chunk.data)) > FOLDED_UP_TO_BYTES:
+            return
+        if chunk.offset == 0 and chunk.begin == 0:
+            self._opening = bytes(chunk.data[:_OPENING_BYTES]).lstrip().split(b"\n")[:OPENING_LINES]
+        again = set(opening_places(self._opening[0], chunk.data, chunk.begin, chunk.end))
+        for start in sorted(again.union(launch_places(chunk.data, chunk.begin, chunk.end))):
+            window = LogWindow(chunk, start)
+            text = window.line.text
+            if (start in again and self._is_opening(window)) or may_launch(text):
+                self._add_start(window, header_of(text))
+            elif is_restart(text):
+                self._add_start(window, "")
+
+    def _is_opening(self, window: LogWindow) -> bool:
+        """Whether the first lines of the log come again; if they are alike, it begins with what it repeats."""
+        first = [header_of(clean(raw).text) for raw in self._opening]
+        again = [header_of(line.text) for line in (window.line, *window.below(OPENING_LINES - 1))]
+        return again == first and len(set(first)) == OPENING_LINES
+
+    def _add_start(self, window: LogWindow, header: str) -> None:
+        """A run may begin here, unless the line is of another rank or has an earlier time than the one above it: then
+        it is of a log that was joined to this one."""
+        above = next(window.raw_above(), None)
+        before = self._stamp_of(clean(above).text) if above is not None else None
+        now = self._stamp_of(window.line.text)
+        is_joined = before and now and before.comparable(now) and now.seconds < before.seconds
+        if not is_joined and window.line.speaker.rank in ("", "0"):
+            self._starts.append(RunStart(window.offset, window.line_number, header))
 
     def _place(self, window: LogWindow) -> LogPlace:
         return LogPlace(

@@ -1,0 +1,123 @@
+"""Several runs in one log: the last one decides, and the report says what became of the others."""
+
+import pytest
+
+from rldbg.doctor import diagnose
+
+TRACE = """Traceback (most recent call last):
+  File "/w/train.py", line 3, in <module>
+    main()
+{}
+"""
+OOM = TRACE.format("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79 GiB in total.")
+PORT = TRACE.format(
+    "torch.distributed.DistNetworkError: port: 29500, name: EADDRINUSE, message: address already in use"
+)
+STEPS = "".join(f"step {number} loss 0.4\n" for number in range(1, 6))
+DONE = "Training completed\n"
+
+
+@pytest.fixture
+def verdict(tmp_path, index):
+    def run(text):
+        (tmp_path / "x.log").write_text(text)
+        return diagnose([tmp_path / "x.log"], index=index)
+
+    return run
+
+
+def ids(found):
+    return [cause.id for cause in found.root_causes]
+
+
+def opening(hour):
+    return f"2026-11-15 {hour}:00:00 INFO world_size=8\n2026-11-15 {hour}:00:09 INFO loaded /ckpt/step_{hour}\n"
+
+
+HEADERS = {
+    "the first lines": opening,
+    "a banner": lambda hour: f"==== job 1182{hour} on gpu-a[01-02] Mon Feb {hour} 20:00:01 UTC 2026 ====\n",
+    "a numbered attempt": lambda hour: f"--- attempt {hour - 9}/3 ---\n",
+    "a command": lambda hour: f"+ python train.py --seed {hour}\n",
+    "the number of a job": lambda hour: f"SLURM_JOB_ID={hour}\n",
+}
+
+
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+def test_the_last_run_of_a_log_decides(verdict, header):
+    well = verdict(header(10) + PORT + header(11) + STEPS + DONE)
+    assert (well.verdict, well.earlier_runs) == ("healthy", 1)
+    assert "last of 2 runs" in well.headline
+    assert any("port-in-use" in line for finding in well.findings for line in finding.evidence)
+    begun = verdict(header(10) + PORT + header(11) + "loading\n")
+    assert begun.verdict == "healthy"
+    failed = verdict(header(10) + STEPS + DONE + header(11) + STEPS + OOM)
+    assert ids(failed) == ["torch-cuda-oom"]
+    other = verdict(header(10) + PORT + header(11) + STEPS + OOM)
+    assert ids(other) == ["torch-cuda-oom"]
+    killed = verdict(header(10) + PORT + header(11) + STEPS + "Killed\n")
+    assert killed.verdict == "unknown"
+
+
+def test_restarts_with_the_same_failure_are_that_failure(verdict):
+    header = HEADERS["a numbered attempt"]
+    found = verdict("".join(header(hour) + STEPS + OOM for hour in (10, 11, 12)))
+    assert (ids(found), found.earlier_runs) == (["torch-cuda-oom"], 2)
+    assert found.root_causes[0].confidence == "high"
+
+
+@pytest.mark.parametrize(
+    "line", ["[supervisor] restarting (1/3)", "x.py:900] Restarting worker group", "Relaunching job"]
+)
+def test_a_supervisor_that_starts_the_program_again_begins_a_run(verdict, line):
+    assert ids(verdict(f"loading\n{OOM}{line}\nloading\n{PORT}")) == ["port-in-use"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[router] restarting server (1/3)", "client: attempt 2/5", "Starting engine 1", "retry 2/3", "run 3 queued"],
+)
+def test_parts_of_a_program_that_start_again_are_no_runs(verdict, line):
+    found = verdict(f"Starting engine 0\nrun 1 queued\n{OOM}{line}\nloading\n{PORT}")
+    assert found.earlier_runs == 0
+    assert "torch-cuda-oom" in ids(found)
+
+
+def test_what_every_process_prints_first_begins_no_run(verdict):
+    first = "/x/lib/foo.py:3: UserWarning: the frob is old\n  warnings.warn(\n"
+    assert ids(verdict(first * 3 + OOM + first + "loading\n")) == ["torch-cuda-oom"]
+
+
+def test_logs_of_ranks_that_were_joined_are_one_run(verdict):
+    wait = "ERROR [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, "
+    wait += "Timeout(ms)=600000) ran for 600007 ms.\n"
+    first = "2026-11-15 10:00:00 INFO init\n2026-11-15 10:00:01 INFO loaded\n"
+    others = first + "2026-11-15 10:20:00 " + wait
+    assert ids(verdict(first + "2026-11-15 10:05:00 " + OOM.split("\n")[3] + "\n" + others * 2)) == ["torch-cuda-oom"]
+
+
+def test_stages_of_a_script_are_one_run(verdict):
+    full = TRACE.format("OSError: [Errno 28] No space left on device: '/data/x.parquet'")
+    missing = TRACE.format("FileNotFoundError: [Errno 2] No such file or directory: '/data/x.parquet'")
+    assert ids(verdict(f"+ python prepare.py\n{full}+ python train.py\n{missing}"))[0] == "disk-full"
+
+
+def test_what_is_raised_while_cleaning_up_is_not_where_the_failure_begins(verdict):
+    late = """ERROR: Error cleaning up worker actor/0: 'frob'
+Traceback (most recent call last):
+  File "/w/scheduler/local.py", line 976, in _cleanup_workers
+    self.end(worker)
+KeyError: 'frob'
+"""
+    odd = TRACE.format("quilts.PatchworkError: seam 3 was sewn twice")
+    assert verdict(odd.replace("<module>", "sew") + late).first_error.kind == "quilts.PatchworkError"
+    assert verdict(late + odd).first_error.kind == "KeyError", "nothing had failed before it"
+    found = verdict("TimeoutError: server launch failed\n" + late)
+    assert found.first_error is None and [cause.id for cause in found.fallout]
+
+
+def test_a_bus_error_points_to_shared_memory(verdict):
+    table = "Root Cause (first observed failure):\n[0]:\n  exitcode  : -7 (pid: 77)\n"
+    found = verdict(table + "  traceback : Signal 7 (SIGBUS) received by PID 77\n")
+    assert ids(found) == ["bus-error-of-a-rank"]
+    assert any("shm" in step for step in found.root_causes[0].fix)
