@@ -47,6 +47,7 @@ def steps(folder: Path, text: str, *arguments: str, **environment: str) -> str:
         ": ${BASE:?must be set}\n",
         "set -u\nROOT=$BASE/x\n",
         'BASE=${BASE:-}\nif [[ "$BASE" == "" ]]; then exit 1; fi\n',
+        'BASE="${BASE:-/path/to/base}"\nif [ "$BASE" = /path/to/base ]; then exit 1; fi\n',
     ],
 )
 def test_the_variable_that_it_asks_for_is_named(folder, check):

@@ -32,9 +32,11 @@ def what_it_lacks(dry_run: DryRun, script: Path | None, arguments: int, cwd: Pat
         origins = _origins(dry_run.condition, dry_run, follow=False)
     else:
         origins = _origins(dry_run.last, dry_run, follow=True)
-    if placeholder := _fill_in(dry_run.last, script):
+    if not _ENDS.match(dry_run.last_command) and (placeholder := _fill_in(dry_run.last, script)):
         return (placeholder,)
     steps = [*_steps(origins, script, arguments)]
+    if not steps and _ENDS.match(dry_run.last_command):
+        steps += _steps(_defaults(dry_run.condition), script, arguments)
     if missing := _NO_SUCH_FILE.search(last):
         steps.append(_missing_file(missing[1].strip(), cwd))
     elif module := _NO_MODULE.search(last):
@@ -99,6 +101,16 @@ def _origins(place: str, dry_run: DryRun, *, follow: bool, above: tuple[str, ...
             deeper = [_Origin("line", f"{name} is empty after {file}:{source.number}: {_short(source.text)}")]
         yield from deeper
     yield from (_Origin("argument", f"{file} {name}") for name in sorted(empty) if not _NAME.match(f"${name}"))
+
+
+def _defaults(place: str) -> Iterator[_Origin]:
+    """Variables of a condition for which the script has a default, `X=${X:-/path/to/x}`: it may want another value."""
+    file, _, number = place.rpartition(":")
+    lines = logical_lines(read_text(file))
+    texts = [line.text for line in lines if str(line.number) == number]
+    for name in dict.fromkeys(name for text in texts for name in _NAME.findall(text)):
+        if any(re.search(rf"\b{name}=\"?\$\{{{name}:?[-=]", line.text) for line in lines):
+            yield _Origin("variable", name)
 
 
 def _assignment(lines: list[ScriptLine], name: str, *, before: int) -> ScriptLine | None:
