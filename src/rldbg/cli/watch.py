@@ -1,5 +1,6 @@
 """`rldbg watch`: judge the steps of a recording while it grows."""
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.output import print_note, show
-from rldbg.core import ExitCode, IncompleteDataError, Run, UsageError
+from rldbg.core import ExitCode, IncompleteDataError, RldbgError, Run, UsageError
 
 if TYPE_CHECKING:
     from rldbg.tripwire import Watcher
@@ -53,6 +54,8 @@ def command(
         raise UsageError("watch needs a recording", "rldbg watch RUN, or rldbg watch --list")
     if not follow and not path.exists():
         raise UsageError(f"{path}: no such folder", "give a run or a recording; --follow waits until it exists")
+    if follow and owner is None:
+        _wait_until_recorded(path)
     from rldbg.reports.watch import to_terminal
     from rldbg.tripwire import EventLog, Watcher, WatchSettings
 
@@ -82,6 +85,22 @@ def _follow(watcher: "Watcher", owner: int | None) -> None:
     os.nice(19)
     while not has_ended(watcher.recording, owner):
         watcher.look()
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _wait_until_recorded(path: Path) -> None:
+    """Whether PATH is a run or a recording shows only when there is something in it."""
+    from rldbg.recording import open as open_recording
+    from rldbg.tripwire import has_ended
+
+    is_said = False
+    while _recording_of(path) == path and not has_ended(path, None):
+        with contextlib.suppress(RldbgError):
+            open_recording(path)
+            return
+        if not is_said:
+            print_note(f"rldbg watch: nothing is recorded in {path} yet")
+        is_said = True
         time.sleep(_LOOK_EVERY_S)
 
 

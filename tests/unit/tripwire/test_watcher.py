@@ -88,14 +88,30 @@ def test_what_was_reported_during_a_run_is_shown_after_it(tmp_path: Path, capsys
         assert code == ExitCode.FINDING
 
 
-def test_who_follows_a_run_ends_with_it(tmp_path: Path) -> None:
-    run = Run.create(name="followed", path=tmp_path / "run")
-    with Recorder(run.path / "recording") as recorder:
-        record_steps(recorder, range(3))
-    words = [sys.executable, "-m", "rldbg", "watch", str(run.path), "--follow", "--json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as following:
-        with pytest.raises(subprocess.TimeoutExpired):
-            following.wait(3)
+def test_who_follows_a_run_may_come_before_it_and_ends_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [
+        sys.executable,
+        "-m",
+        "rldbg",
+        "watch",
+        str(folder),
+        "--follow",
+        "--stop",
+        "--when",
+        "length > 5",
+        "--json",
+    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, **pipes) as following:
+        assert following.stderr is not None
+        assert following.stderr.readline() == f"rldbg watch: nothing is recorded in {folder} yet\n"
+        run = Run.create(name="followed", path=folder)
+        with Recorder(run.path / "recording") as recorder:
+            record_steps(recorder, range(3), length=9.0)
+        assert "ranks stop" in following.stderr.readline()
+        assert (run.path / "recording" / ".watch" / "orders.json").exists() and not (run.path / ".watch").exists()
+        assert following.poll() is None
         run.finish(0)
         assert json.loads(following.communicate(timeout=60)[0])["steps"] == 3
 
