@@ -146,6 +146,8 @@ class LogEvidence:
     findings: list[Finding] = field(default_factory=list)
     progress: dict[str, LogProgress] = field(default_factory=dict)
     """For each log where training continued."""
+    dealt_with: set[tuple[str, int]] = field(default_factory=set)
+    """Logs and offsets of lines under which the program says how it goes on."""
     starts: dict[str, list[RunStart]] = field(default_factory=dict)
     """For each log where runs of the program may begin."""
     unfinished: dict[str, str] = field(default_factory=dict)

@@ -50,6 +50,13 @@ _SAID_ZERO = re.compile(
     rb"(?i)(?<![\w-])(?:exit(?:ed|s)?|finished|returned)(?: with)?(?: exit| return)?(?: code| status)?"
     rb"[ :=]{1,3}\(?0(?![\d.\w])"
 )
+_WORK = re.compile(
+    rb"(?:[Ss]tarting|[Rr]unning|[Ll]aunching|[Ii]nitiali[sz]ing|[Ll]oading|[Ee]valuating|[Mm]erging|[Uu]ploading|[Pp]ushing|"
+    rb"[Cc]onverting|[Ee]xporting) "
+)
+_CLOSING_WORK = re.compile(
+    rb"(?i)\b(?:clean\w*|shut\w*|stop\w*|exit\w*|wandb|hooks?|atexit|finali\w+|destroy\w*|delet\w*)\b"
+)
 _IN_VAIN = re.compile(
     rb"(?i)\b(?:fail\w*|errors?|exception|abort\w*|crash\w*|kill\w*|unsuccess\w*|not|never|no|if|when|until|before|"
     rb"non-?zero|timed out|cancel\w*|(?:code|status)[ :=]{1,3}-?[1-9])\b"
@@ -79,6 +86,8 @@ class LogProgress:
     """Where the last results of a run are told."""
     said_zero: list[int] = field(default_factory=list)
     """Where a program is said to have ended with exit code 0."""
+    last_work: int = -1
+    """The last place where something is said to begin that is no part of closing."""
     served: dict[str, int] = field(default_factory=dict)
     """For each process the last place where a server says that it answered a request."""
     shut_down: int = -1
@@ -92,6 +101,7 @@ class LogProgress:
             [at for at in self.said_done if begin <= at < end],
             [at for at in self.said_final if begin <= at < end],
             [at for at in self.said_zero if begin <= at < end],
+            self.last_work if begin <= self.last_work < end else -1,
             {pid: at for pid, at in self.served.items() if begin <= at < end},
             self.shut_down if begin <= self.shut_down < end else -1,
         )
@@ -128,9 +138,10 @@ class LogProgress:
 
     @property
     def closed_at(self) -> int | None:
-        """Where training was said to be done, if nothing counted on after that; a number that is only told again, as
-        when a checkpoint is saved, is none."""
+        """Where training was said to be done, if nothing counted on or began after that; a number that is only told
+        again, as when a checkpoint is saved, is no step."""
         last = max((at for values in self._by_name() for at in _moves(values)), default=-1)
+        last = max(last, self.last_work)
         return min((at for at in (*self.done, *self.said_done, *self.said_final) if at > last), default=None)
 
     def _by_name(self) -> Iterator[list[tuple[int, float]]]:
@@ -190,6 +201,10 @@ def add_endings(progress: LogProgress, chunk_offset: int, data: bytes | bytearra
         (progress.said_final, _FULL_BAR),
         (progress.said_zero, _SAID_ZERO),
     )
+    for match in _WORK.finditer(data, begin, end):
+        start, stop = _line(data, match)
+        if not _CLOSING_WORK.search(data, start, stop):
+            progress.last_work = chunk_offset + stop
     progress.done += [chunk_offset + _line(data, match)[1] for match in _OWN_DONE.finditer(data, begin, end)]
     for known, shape in said:
         lines = {_line(data, match) for match in shape.finditer(data, begin, end)}

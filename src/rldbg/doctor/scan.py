@@ -34,7 +34,7 @@ from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, Signat
 from rldbg.doctor.progress import LogProgress, add_endings, counts_in, served_in, shut_down_in
 from rldbg.doctor.signatures import Match, match_at
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, chunks, unreadable
-from rldbg.doctor.standing import is_tried_again
+from rldbg.doctor.standing import deals_with, is_tried_again
 from rldbg.doctor.window import FOLDED_UP_TO_BYTES, LogWindow, straddling
 
 KEPT_PER_SIGNATURE = 64
@@ -231,6 +231,7 @@ class LogReader:
                 self._evidence.hits.remove(waiting.popleft())
         self._kept[key] += 1
         self._evidence.hits.append(hit)
+        self._note_dealt_with(window, 0)
         self._scanner.on_hit(hit)
 
     def _try_clue(self, pattern: CluePattern, chunk: Chunk, at: int) -> None:
@@ -247,6 +248,7 @@ class LogReader:
         failure = failure_at(window, pattern.anchor, self._place(window))
         if failure is None:
             return
+        self._note_dealt_with(window, failure.lines - 1)
         run = bisect_right(self._starts, failure.place.offset, key=lambda start: start.offset)
         key = f"{run} {failure.place.speaker.pid}{failure.place.speaker.rank}{skeleton(failure.headline)}"
         if key in self._failures:
@@ -286,6 +288,12 @@ class LogReader:
         is_joined = before and now and before.comparable(now) and now.seconds < before.seconds
         if not is_joined and window.line.speaker.rank in ("", "0"):
             self._starts.append(RunStart(window.offset, window.line_number, header))
+
+    def _note_dealt_with(self, window: LogWindow, lines: int) -> None:
+        """Notes a failure under whose lines the program says how it goes on, and goes on."""
+        below = [line for line in window.below(lines + 2) if line.text.strip()][lines:]
+        if len(below) > 1 and deals_with(below[0].text):
+            self._evidence.dealt_with.add((self._source.name, window.offset))
 
     def _place(self, window: LogWindow) -> LogPlace:
         return LogPlace(

@@ -93,6 +93,8 @@ def _is_past(evidence: LogEvidence, place: LogPlace, failure: Failure | None) ->
     if max(progress.last_done, served) > place.offset or progress.counted_on_after(place.offset):
         return True
     if failure is None or not is_uncaught(failure):
+        if (place.file, place.offset) in evidence.dealt_with:
+            return True
         said = [at for at in (*progress.said_done, *progress.said_final, *progress.said_zero) if at > place.offset]
         if any(_is_trusted(evidence, place.file, at) for at in said):
             return True

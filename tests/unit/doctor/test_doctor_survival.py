@@ -180,3 +180,34 @@ def test_the_code_of_a_model_that_a_program_runs_is_not_the_program(verdict):
         assert verdict(steps(1, 3) + trace.format(place) + error + "reward 0.0\n" + steps(4, 4)).verdict == "healthy"
         assert verdict("loading\n" + trace.format(place) + error).verdict == "found"
     assert verdict(steps(1, 3) + trace.format("/w/train.py") + error + steps(4, 4)).verdict == "found"
+
+
+@pytest.mark.parametrize(
+    "work", ["Running the last evaluation", "Starting the second phase", "Merging adapters into /out"]
+)
+def test_work_that_begins_after_training_can_fail(verdict, work):
+    for done in ("Training completed\n", "Training completed. "):
+        assert verdict(steps(1, 6) + f"{done}{work}\n" + OOM).verdict == "found"
+        assert verdict(steps(1, 6) + f"{done}{work}\nFinal metrics: 0.4\n" + WATCHDOG).verdict == "healthy"
+    assert verdict(steps(1, 6) + "Training completed\nRunning shutdown hooks\n" + WATCHDOG).verdict == "healthy"
+
+
+@pytest.mark.parametrize(
+    "then",
+    ["Falling back to plain attention.", "[tools] retrying in 2 s", "skipping sample 12", "reconnected after 3 s"],
+)
+def test_a_failure_that_the_program_says_it_deals_with_is_no_end(verdict, then):
+    for error in (CAUGHT, OOM):
+        assert verdict(f"loading\n{error}{then}\nserving at port 8000\n").verdict == "healthy"
+        assert verdict(f"loading\n{error}{then}\n").verdict == "found", "nothing shows that it went on"
+    assert verdict(f"loading\n{UNCAUGHT}{then}\nserving at port 8000\n").verdict == "found"
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [" -- falling back to plain attention", "; ignored", ", skipping it", ". Using sdpa instead", " - was ignored"],
+)
+def test_a_line_that_says_how_it_is_dealt_with_is_no_failure(verdict, tail):
+    line = "ImportError: cannot import name 'varlen_func' from 'flash_attn'"
+    assert verdict(f"loading\n{line}{tail}\nserving\n").verdict == "healthy"
+    assert verdict(f"loading\n{line}\nserving\n").verdict == "found"
