@@ -14,6 +14,7 @@ from rldbg.doctor.evidence import LogEvidence, RunStart
 from rldbg.doctor.failures import skeleton
 from rldbg.doctor.library import Library
 from rldbg.doctor.progress import LogProgress
+from rldbg.doctor.survival import holds, is_uncaught
 
 _DATE_WORDS = re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b")
 _LAUNCH = re.compile(
@@ -120,10 +121,14 @@ def _bounds(
 
 
 def _has_ended(part: LogEvidence, library: Library) -> bool:
-    told = [library.entries[hit.entry] for hit in part.hits]
-    failed = any(entry.severity == "error" and entry.role is not Role.BENIGN for entry in told)
+    """Whether a run ended in a stretch of a log: it was done, or something failed that was not visibly caught."""
+    caught = [f for f in part.failures if f.frames and not is_uncaught(f)]
+    told = [hit for hit in part.hits if not any(holds(failure, hit) for failure in caught)]
+    entries = [library.entries[hit.entry] for hit in told]
+    failed = any(entry.severity == "error" and entry.role is not Role.BENIGN for entry in entries)
     progress = next(iter(part.progress.values()))
-    return failed or bool(part.failures or progress.done or progress.said_done or progress.said_zero)
+    done = progress.done or progress.said_done or progress.said_zero
+    return failed or len(caught) < len(part.failures) or bool(done)
 
 
 def _part(evidence: LogEvidence, file: str, begin: int, end: int) -> LogEvidence:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 _COUNTED = rb"[\"']?[ :=/#]{1,12}(?:[^|\n]{0,12}\|[^|\n]{0,40}\| ?)?\[? ?(\d{1,9}(?:\.\d{1,9})?)"  # behind a bar or not
 _COUNTERS = tuple(
     re.compile(words + _COUNTED)
-    for words in (rb"steps?", rb"ter(?:ation)?", rb"poch", rb"pdate", rb"pisode", rb"Training Progress")
+    for words in (rb"teps?", rb"ter(?:ation)?", rb"poch", rb"pdate", rb"pisode", rb"ound", rb"Training Progress")
 )
 """Where training counts. Each begins with plain letters: such expressions are searched for fast."""
 _NAME = re.compile(rb"[A-Za-z][\w./-]{0,40}$")
 _NAME_BYTES = 40
-_COUNTS = re.compile(rb"(?i)(?:.*[_./-])?(?:steps?|iter|iteration|epoch|update|episode|training progress)")
+_COUNTS = re.compile(rb"(?i)(?:.*[_./-])?(?:steps?|iter|iteration|epoch|update|episode|round|training progress)")
 """The whole name of a counter: not what only ends like one."""
 _OF_MANY = re.compile(rb"(?:^|[\r\n])[ \t]{0,4}(?:\d{1,3}%\|[^|\r\n]{0,80}\| {0,4}|\[)(\d{1,9})/\d{1,9}[ \]]")
 """A bar without a title, as trainers draw it, or the number of a line among all; those of loaders have a title."""
@@ -24,11 +24,16 @@ _TITLED_BAR = re.compile(
 )
 _FULL_BAR = re.compile(
     rb"(?:^|[\r\n)])[ \t]{0,4}"
-    rb"(?i:(?:train(?:ing)?|episodes?|epochs?|steps?|iterations?|grpo|ppo|dpo|sft|rl)(?: progress)?"
-    rb"[\s\d\[\]/():-]{0,20})?"
+    rb"(?i:(?:(?:train(?:ing)?|episodes?|epochs?|steps?|iterations?|grpo|ppo|dpo|sft|rl|progress)"
+    rb"[\s\d\[\]/():-]{0,20}){1,3})?"
     rb"100%\|[^|\r\n]{0,80}\| {0,4}(\d{1,9})/\1 \["
 )
 """The bar of a training, with such a title or none, when it is full."""
+_FULL_COUNT = re.compile(
+    rb"(?:tep|teration|poch|pdate)s?(?:/\w{1,20})?[\"']?[ :=#\"']{1,12}(\d{1,9}) {0,8}/ {0,8}\1(?!\d)"
+)
+"""The last of all steps; on a line with the results of the step."""
+_RESULT = re.compile(rb"(?i)loss|reward")
 _OWN_DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of steps has been reached")
 """What trainers themselves print when all steps are done."""
 _SAID_DONE = re.compile(
@@ -51,6 +56,7 @@ _SAID_ZERO = re.compile(
     rb"[ :=]{1,3}\(?0(?![\d.\w])"
 )
 _WORK = re.compile(
+    rb"(?:(?:^|[\r\n])[ \t]{0,4}|[\]:|>.;,)-] )"
     rb"(?:[Ss]tarting|[Rr]unning|[Ll]aunching|[Ii]nitiali[sz]ing|[Ll]oading|[Ee]valuating|[Mm]erging|[Uu]ploading|[Pp]ushing|"
     rb"[Cc]onverting|[Ee]xporting) "
 )
@@ -209,6 +215,8 @@ def add_endings(progress: LogProgress, chunk_offset: int, data: bytes | bytearra
     for known, shape in said:
         lines = {_line(data, match) for match in shape.finditer(data, begin, end)}
         known += [chunk_offset + stop for start, stop in sorted(lines) if not _IN_VAIN.search(data, start, stop)]
+    full = {_line(data, match) for match in _FULL_COUNT.finditer(data, begin, end)}
+    progress.said_final += [chunk_offset + stop for start, stop in sorted(full) if _RESULT.search(data, start, stop)]
 
 
 def _line(data: bytes | bytearray, match: re.Match[bytes]) -> tuple[int, int]:

@@ -35,6 +35,7 @@ from rldbg.doctor.progress import LogProgress, add_endings, counts_in, served_in
 from rldbg.doctor.signatures import Match, match_at
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, chunks, unreadable
 from rldbg.doctor.standing import deals_with, is_tried_again
+from rldbg.doctor.survival import is_uncaught
 from rldbg.doctor.window import FOLDED_UP_TO_BYTES, LogWindow, straddling
 
 KEPT_PER_SIGNATURE = 64
@@ -250,7 +251,8 @@ class LogReader:
             return
         self._note_dealt_with(window, failure.lines - 1)
         run = bisect_right(self._starts, failure.place.offset, key=lambda start: start.offset)
-        key = f"{run} {failure.place.speaker.pid}{failure.place.speaker.rank}{skeleton(failure.headline)}"
+        who = f"{failure.place.speaker.pid}{failure.place.speaker.rank}"
+        key = f"{run} {who} {is_uncaught(failure)} {skeleton(failure.headline)}"
         if key in self._failures:
             first = self._failures[key]
             self._failures[key] = replace(first, count=first.count + 1, last=failure.place)
@@ -274,10 +276,11 @@ class LogReader:
                 self._add_start(window, "")
 
     def _is_opening(self, window: LogWindow) -> bool:
-        """Whether the first lines of the log come again; if they are alike, it begins with what it repeats."""
+        """Whether the first lines of the log come again; if they are alike, or count, they are of a loop."""
         first = [header_of(clean(raw).text) for raw in self._opening]
         again = [header_of(line.text) for line in (window.line, *window.below(OPENING_LINES - 1))]
-        return again == first and len(set(first)) == OPENING_LINES
+        counts = any(counts_in(raw, 0, len(raw)) for raw in self._opening)
+        return again == first and len(set(first)) == OPENING_LINES and not counts
 
     def _add_start(self, window: LogWindow, header: str) -> None:
         """A run may begin here, unless the line is of another rank or has an earlier time than the one above it: then

@@ -64,7 +64,8 @@ def _outlived(evidence: LogEvidence, places: Sequence[LogPlace], failure: Failur
     progress = evidence.progress.get(places[-1].file, LogProgress())
     once = any(outlived) or (failure is not None and _was_caught(failure))
     last = max(place.offset for place in places)
-    return once and progress.went_on_after(last) and not _fails_after(evidence, places, last)
+    goes_on = progress.went_on_after(last) or (any(outlived) and failure is not None and _was_caught(failure))
+    return once and goes_on and not _fails_after(evidence, places, last)
 
 
 def went_on_after(evidence: LogEvidence, place: LogPlace) -> bool:

@@ -11,14 +11,15 @@ from typing import NamedTuple
 from rldbg.doctor.cleaning import Line, clean
 from rldbg.doctor.engines import Engine
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk
-from rldbg.doctor.standing import MODEL_TEXT_LINES, begins_model_text, ends_model_text
+from rldbg.doctor.standing import MODEL_TEXT_LINES, begins_model_text, ends_model_text, is_line_of_model
 
 _LINE_BYTES = 4096
 """Longer physical lines are looked at around the place only."""
 _WRAPPED_FROM = 48
 """A line shorter than this was not wrapped by anything."""
 RECORD_START = re.compile(
-    r"\[?[\d-]{4,10}[ T]\d\d:|\s*(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL)\b|\[[IWEF]\d{4} |Traceback \(most|"
+    r"\[?[\d-]{4,10}[ T-]\d\d:"
+    r"|\s*(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL)\b|\[[IWEF]\d{4} |Traceback \(most|"
     r"File \"|[\w.]+(?:Error|Exception): |[\w.-]+:\d+:\d+ \[)"
 )
 _CODE_ABOVE = re.compile(r'^\s*File "[^"]+", line \d+')
@@ -140,7 +141,7 @@ class LogWindow:
     @cached_property
     def is_model_text(self) -> bool:
         """Whether the line is part of a prompt or a response that a trainer prints."""
-        if begins_model_text(self.line.text):
+        if begins_model_text(self.line.text) or is_line_of_model(self.line.text):
             return True
         for line in self.above(MODEL_TEXT_LINES):
             if line.speaker.pid == self.line.speaker.pid and begins_model_text(line.text):

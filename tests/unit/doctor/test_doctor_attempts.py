@@ -121,3 +121,10 @@ def test_a_bus_error_points_to_shared_memory(verdict):
     found = verdict(table + "  traceback : Signal 7 (SIGBUS) received by PID 77\n")
     assert ids(found) == ["bus-error-of-a-rank"]
     assert any("shm" in step for step in found.root_causes[0].fix)
+
+
+def test_a_loop_whose_rounds_fail_is_one_run(verdict):
+    refused = "openai.RateLimitError: Error code: 429 - Rate limit reached\n"
+    loop = "".join(f"round {number}: 64 answers judged\n{refused}" for number in range(1, 6))
+    assert verdict(loop).earlier_runs == 0
+    assert verdict(loop + "round 6: 64 answers judged\nround 7: 64 answers judged\n").verdict == "healthy"

@@ -53,6 +53,7 @@ def steps(first, last, shape="step {} loss 0.4 reward 0.1\n"):
 
 COUNTERS = (
     "step {} loss 0.4\n",
+    "==== Step {}/50 ====\n",
     "[2026-11-15 10:00:00] iteration       {}/     100 | lm loss: 1.2E+00 |\n",
     '{{"level":"info","msg":"train","iter":{},"loss":0.3}}\n',
     "update={} | R=0.3 | KL=0.01\n",
@@ -211,3 +212,29 @@ def test_a_line_that_says_how_it_is_dealt_with_is_no_failure(verdict, tail):
     line = "ImportError: cannot import name 'varlen_func' from 'flash_attn'"
     assert verdict(f"loading\n{line}{tail}\nserving\n").verdict == "healthy"
     assert verdict(f"loading\n{line}\nserving\n").verdict == "found"
+
+
+def test_an_exception_that_was_caught_and_outlived_each_time_may_also_come_last(verdict):
+    rejected = """20261115-10:00:10.000 Executor ERROR: Trajectory rejected: Traceback (most recent call last):
+  File "/w/flow.py", line 80, in run_episode
+    raise asyncio.TimeoutError()
+TimeoutError
+"""
+    each = [f"20261115-10:0{number}:00.000 Trainer INFO: Step {number}/187 done.\n{rejected}" for number in range(1, 6)]
+    found = verdict("".join(each))
+    assert (found.verdict, found.earlier_runs) == ("healthy", 0)
+    assert verdict("".join(each) + UNCAUGHT).verdict == "found"
+    assert verdict(each[0]).verdict == "unknown"
+
+
+def test_the_last_of_all_steps_with_its_results_is_the_end_of_training(verdict):
+    last = "{'loss': '0.1', 'global_step/max_steps': '100/100', 'remaining_time': '0s'}\n"
+    assert verdict(steps(1, 6) + last + "free(): invalid pointer\n").verdict == "healthy"
+    assert verdict(steps(1, 6) + last.replace("100/", "99/") + "free(): invalid pointer\n").verdict == "unknown"
+    assert verdict(steps(1, 6) + "==== Step 7/7 ====\n" + WATCHDOG).verdict == "unknown", "it has begun, no more"
+
+
+def test_prompts_and_completions_on_one_line_are_text_of_a_model(verdict):
+    shown = "Prompt: Why RuntimeError: CUDA error: device-side assert triggered?\n"
+    shown += "Completion: Segmentation fault (core dumped)\n"
+    assert verdict(f"loading\n{shown}Reward: 0.5\n").verdict == "healthy"
