@@ -85,6 +85,11 @@ WORDS = {
     "locked_database": ["for the lock on file", "runs.db", "holds it, but sleeps"],
     "abandoned_socket": ["data from a local socket", "no other process has the other end", "has ended (exit code 9)"],
     "failed_task": ["`items` to be marked as done", "task reward-worker has ended: RuntimeError: reward of item 7"],
+    "cancelled_producer": [
+        "event `loaded`",
+        "only load (line",
+        "is seen running it: task weights-loader was cancelled",
+    ],
     "task_group": ["for the tasks of its TaskGroup; task fetch-0 is awaited", "create_future()` to be completed"],
     "managed_queue": ["an item of queue `scores` (multiprocessing queue)", "would put an item in"],
     "managed_circle": ["queue `samples` (multiprocessing", "(_act) for lock `lock`", "wait for each other (deadlock)"],
@@ -206,7 +211,15 @@ def test_a_wait_is_explained_by_the_agent(armed, scene):
     _until_said(look, words)
 
 
-_NEWER = ("lock_deadlock", "lost_future", "completed_elsewhere", "async_locks", "dead_engine", "raised_with_thread")
+_NEWER = (
+    "lock_deadlock",
+    "lost_future",
+    "cancelled_producer",
+    "completed_elsewhere",
+    "async_locks",
+    "dead_engine",
+    "raised_with_thread",
+)
 # Of Python 3.10 only py-spy knows the stacks: names and lines, not objects.
 OTHERS = {
     "3.12": dict.fromkeys(_NEWER),

@@ -738,6 +738,26 @@ def failed_task():
     asyncio.run(main())
 
 
+def cancelled_producer():
+    """The task that would set the event was cancelled, and nothing else sets it."""
+
+    async def main():
+        loaded = asyncio.Event()
+
+        async def load():
+            await asyncio.sleep(3600)
+            loaded.set()
+
+        loading = asyncio.create_task(load(), name="weights-loader")
+        await asyncio.sleep(0)
+        loading.cancel()
+        await asyncio.wait([loading])
+        ready()
+        await loaded.wait()
+
+    asyncio.run(main())
+
+
 async def fetch(number):
     if number == 0:
         await asyncio.get_running_loop().create_future()

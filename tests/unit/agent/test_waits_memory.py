@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import concurrent.futures
 import os
 import queue
 import threading
@@ -116,6 +117,25 @@ def test_tasks_and_what_they_await_are_read(layout):
         memory.close()
         future.set_result(None)
         await task
+
+    asyncio.run(main())
+
+
+def test_the_state_of_futures_and_tasks_is_read(layout):
+    async def main():
+        loop = asyncio.get_running_loop()
+        ended, cancelled, task = loop.create_future(), loop.create_future(), asyncio.create_task(asyncio.sleep(9))
+        ended.set_result(None)
+        cancelled.cancel()
+        task.cancel()
+        await asyncio.wait([task])
+        futures = {"PENDING": loop.create_future(), "FINISHED": ended, "CANCELLED": cancelled}
+        memory = ProcessMemory(os.getpid(), layout)
+        for state, future in [*futures.items(), ("CANCELLED", task)]:
+            assert object_at(memory, id(future)).state() == state == OwnObject(future).state()
+        assert object_at(memory, id(concurrent.futures.Future())).state() == "PENDING"
+        assert object_at(memory, id(loop)).state() == ""
+        memory.close()
 
     asyncio.run(main())
 

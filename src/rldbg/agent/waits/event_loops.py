@@ -60,16 +60,16 @@ def is_waiting(task: Object) -> bool:
 
 
 def failed_tasks(tasks: list[Object]) -> list[dict[str, Any]]:
-    """Tasks that an exception has ended, or that were cancelled as far as that can be read."""
+    """Tasks that an exception has ended, or that were cancelled."""
     found = []
     for task in tasks:
-        error, name, state = task.get("_exception"), task.get("_name"), task.get("_state")
-        if state is not None and state.text() == "CANCELLED":
+        error, name = task.get("_exception"), task.get("_name")
+        if task.state() == "CANCELLED":
             text = (name.text() if name is not None else None) or "task"
-            found.append({"kind": "task", "name": text, "exit": "it was cancelled"})
+            found.append({"kind": "task", "name": text, "exit": "was cancelled"})
         elif error is not None and is_a(error, "BaseException") and not is_a(error, "CancelledError"):
             text = (name.text() if name is not None else None) or "task"
-            found.append({"kind": "task", "name": text, "exit": exception_text(error)})
+            found.append({"kind": "task", "name": text, "exit": f"has ended: {exception_text(error)}"})
     return found
 
 
@@ -89,13 +89,7 @@ def task_facts(task: Object, sources: Sources) -> dict[str, Any]:
 
 
 def _is_done(future: Object | None) -> bool:
-    """Whether a future is done; from outside, only whether it has a result can be read."""
-    if future is None or is_a(future, "Task"):
-        return False
-    state = future.get("_state")
-    if state is not None and state.text() is not None:
-        return state.text() != "PENDING"
-    return future.get("_result") is not None or future.get("_exception") is not None
+    return future is not None and not is_a(future, "Task") and future.state() not in ("", "PENDING")
 
 
 def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 import struct
 from collections.abc import Iterator
 
+from .layout import FUTURE_STATES
 from .memory import ProcessMemory, decoded_line
-from .objects import STAND_INS, Frame, Object, Suspended
+from .objects import STAND_INS, Frame, Object, Suspended, is_a
 
 _WORD = 8
 _MANAGED, _INLINE = 1 << 4, 1 << 2
@@ -19,7 +20,6 @@ _PLACES = {
     ("Task", "_loop"): "loop",
     ("Task", "_exception"): "task_exception",
     ("Future", "_loop"): "loop",
-    ("Future", "_result"): "future_result",
     ("Future", "_exception"): "task_exception",
     ("function", "__globals__"): "globals",
     ("function", "__code__"): "code_of_function",
@@ -190,6 +190,14 @@ class FarObject:
         return self._memory.read(self._address + self._memory.layout["text"], min(size, 4000)).decode(
             "ascii", "replace"
         )
+
+    def state(self) -> str:
+        """That of a future; those in C keep it as a number."""
+        own = self.attributes().get("_state")
+        if own is not None or not is_a(self, "Future", "Task"):
+            return (own.text() if own is not None else None) or ""
+        number = int.from_bytes(self._memory.read(self._address + self._memory.layout["future_state"], 4), "little")
+        return FUTURE_STATES[number] if number < len(FUTURE_STATES) else ""
 
     def descriptor(self) -> int | None:
         if "socket" in self.bases() or self.kind == "FileIO":

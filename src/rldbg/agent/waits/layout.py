@@ -17,6 +17,8 @@ MemoryLayout = dict[str, int]
 _WORD = 8
 _FIRST_LINE = 54321
 _MEASURING_S = 20.0
+# In the order of their numbers.
+FUTURE_STATES = ("PENDING", "CANCELLED", "FINISHED")
 
 
 class LayoutError(Exception):
@@ -164,14 +166,16 @@ def _coroutines() -> MemoryLayout:
         if not inside:
             raise LayoutError("no instruction pointer in a suspended frame")
         places["instruction"] = inside[-1]
-        result = object()
-        future.set_result(result)
-        places["future_result"] = _find(id(future), id(result), sys.getsizeof(future))
+        future.set_result(None)
         await task
         failed, error = loop.create_future(), ValueError("a sample")
         failed.set_exception(error)
         places["task_exception"] = _find(id(failed), id(error), sys.getsizeof(failed))
         failed.exception()
+        cancelled = loop.create_future()
+        cancelled.cancel()
+        states = {"PENDING": loop.create_future(), "CANCELLED": cancelled, "FINISHED": future}
+        places["future_state"] = _find_states([id(states[name]) for name in FUTURE_STATES], sys.getsizeof(future))
 
     fresh = compile("def f():\n    return [].append(print)\n", "g", "exec").co_consts[0]
     asyncio.run(main())
@@ -271,6 +275,14 @@ def _find_int(begin: int, value: int, size: int) -> int:
         if ctypes.c_int32.from_address(begin + at).value == value:
             return at
     raise LayoutError("a number was not found")
+
+
+def _find_states(futures: list[int], size: int) -> int:
+    """Where futures in all states keep the number of their state."""
+    for at in range(_WORD * 2, size - 3, 4):
+        if [ctypes.c_int32.from_address(each + at).value for each in futures] == list(range(len(futures))):
+            return at
+    raise LayoutError("the state of a future was not found")
 
 
 def _find_bytes(begin: int, data: bytes, size: int) -> int:

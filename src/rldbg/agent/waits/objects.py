@@ -42,6 +42,7 @@ class Object(Protocol):
     def descriptor(self) -> int | None: ...
     def shared_name(self) -> str: ...
     def referent(self) -> "Object | None": ...
+    def state(self) -> str: ...
     def suspended(self) -> "Suspended | None": ...
     def raised_in(self) -> "list[Frame]": ...
 
@@ -187,6 +188,11 @@ class OwnObject:
     def referent(self) -> "Object | None":
         found = self.value() if isinstance(self.value, weakref.ref) else None
         return OwnObject(found) if found is not None else None
+
+    def state(self) -> str:
+        """PENDING, CANCELLED or FINISHED for a future or task; else empty."""
+        found = self.get("_state")
+        return (found.text() if found is not None else None) or ""
 
     def suspended(self) -> Suspended | None:
         value = self.value

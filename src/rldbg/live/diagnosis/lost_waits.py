@@ -138,7 +138,7 @@ def what_ended(stack: WaitFacts) -> str:
     """Threads, tasks and child processes of a process that are gone, and its last exception."""
     ended = list(stack.get("ended") or [])
     words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
-    words += [f"task {each['name']} has ended: {each['exit']}" for each in ended if each["kind"] == "task"]
+    words += [f"task {each['name']} {each['exit']}" for each in ended if each["kind"] == "task"]
     if stack.get("message"):
         # The last exception of a process that continues was raised in a thread.
         message, where = str(stack["message"]).partition("\n")[0], place_text(stack.get("raised_at"))
