@@ -243,7 +243,7 @@ def _semaphore(functions):
 def test_those_who_wait_for_the_same_semaphore_are_not_expected_to_release_it():
     threads = [_thread(name, _semaphore(["work:9"])) for name in ("client-2", "client-3")]
     (found,) = explain([_process(1, *threads, ended=[{"kind": "thread", "name": "client-0"}])])
-    assert found.kind == "gone" and found.verdict.endswith(
+    assert found.kind == "never_released" and found.verdict.endswith(
         "no thread is seen holding it: it was acquired and never released; thread client-0 has ended; thread client-3 "
         "waits for the same semaphore"
     )
@@ -294,7 +294,10 @@ def test_who_has_not_arrived_at_a_barrier_is_followed():
 def test_a_free_connection_is_kept_by_a_request_or_by_a_response_that_is_open():
     waits = _thread("MainThread", {"kind": "connection_pool", "limit": 1}, main=True)
     (found,) = explain([_process(1, waits)])
-    assert found.kind == "gone" and "responses that were not read to their end or closed keep them" in found.verdict
+    assert (
+        found.kind == "never_released"
+        and "responses that were not read to their end or closed keep them" in found.verdict
+    )
     asks = _thread("judge", {"kind": "socket", "file": {"peer": "10.0.0.1:80", "local": "10.0.0.2:9"}})
     (found,) = explain([_process(1, waits, asks)])
     assert "thread judge has one of them, and waits at job.py:7 (work) for data from 10.0.0.1:80" in found.verdict
@@ -334,7 +337,7 @@ def test_a_loop_that_asks_a_process_that_has_ended_is_told():
     polls = {"kind": "sleep", "polls": "that tries `healthy()` again after each OSError"}
     ended = [{"pid": 5, "state": "zombie", "exit": "exit code 9"}]
     (found,) = explain([_process(1, _thread("MainThread", polls, main=True), children=ended)])
-    assert found.kind == "gone" and "after each OSError; child process 5 has ended (exit code 9))" in found.verdict
+    assert found.kind == "ended" and "after each OSError; child process 5 has ended (exit code 9))" in found.verdict
 
 
 def test_what_a_program_of_another_language_waits_for_is_told_by_the_kernel():
@@ -371,7 +374,7 @@ def test_a_loop_without_a_pause_that_asks_a_process_that_has_ended_is_told():
     spins = {"kind": "computing", "polls": "until `flag.value`"}
     ended = [{"kind": "process", "name": "publisher", "pid": 5, "exit": "exit code 1"}]
     (found,) = explain([_process(1, _thread("MainThread", spins, main=True), ended=ended)])
-    assert found.kind == "gone" and (
+    assert found.kind == "ended" and (
         "polls without sleeping (a loop until `flag.value`; process publisher (pid 5) has ended (exit code 1))"
         in found.verdict
     )
@@ -403,7 +406,7 @@ def test_a_process_at_the_other_end_of_a_message_socket_is_followed():
     (found,) = explain([_process(1, _thread("MainThread", dict(message), main=True)), engine])
     assert "ZeroMQ socket `pull`; job@2 is connected to it, and waits" in found.verdict and "`inbox`" in found.verdict
     (alone,) = explain([_process(1, _thread("MainThread", message | {"ends": []}, main=True))])
-    assert alone.kind == "gone" and alone.verdict.endswith("; no process is connected to it")
+    assert alone.kind == "no_peer" and alone.verdict.endswith("; no process is connected to it")
 
 
 def test_who_waits_for_somebody_at_work_is_no_error():
@@ -548,7 +551,7 @@ def test_items_that_were_taken_and_not_marked_are_no_deadlock_with_who_takes_the
     joins = _queue("queue_join", unmarked=2, users=[{"who": "scorer", "acts": ["task_done"]}])
     takes = _queue("queue_get", users=[{"who": "MainThread", "acts": ["put"]}])
     (found,) = explain([_process(1, _thread("MainThread", joins, main=True), _thread("scorer", takes))])
-    assert found.kind == "gone" and "2 items were taken and never marked as done" in found.verdict
+    assert found.kind == "never_marked_done" and "2 items were taken and never marked as done" in found.verdict
 
 
 def test_a_name_that_stands_for_another_object_by_now_is_told():
@@ -633,3 +636,32 @@ def test_a_rank_that_ended_without_setting_a_key_is_told():
     # AND so is one that is not there any more
     (left,) = explain([_rank(0, key)])
     assert "not found of its 2 ranks: rank 1, which has ended or runs elsewhere" in left.verdict
+
+
+def test_the_root_comes_first_and_those_who_wait_because_of_it_are_listed():
+    """However long the chain is: nobody has to read it to its end to find the cause."""
+    feeds = [
+        _thread(f"stage-{n}", _queue("queue_get", key=f"0x{n}", users=[{"who": f"stage-{n + 1}", "acts": ["put"]}]))
+        for n in range(1, 7)
+    ]
+    last = _thread("stage-7", {"kind": "event", "name": "loaded", "key": "0x99"}, place=("load.py", 9, "load"))
+    joins = _thread("MainThread", {"kind": "thread", "ident": feeds[0]["ident"], "thread": "stage-1"}, main=True)
+    (found,) = explain([_process(1, joins, *feeds, last)])
+    assert found.kind == "never_set" and found.where == "thread stage-6, thread stage-7"
+    assert found.verdict.startswith("thread stage-6 waits") and "stage-5" not in found.verdict
+    assert "thread stage-7 should put an item in, and waits at load.py:9 (load) for event `loaded`" in found.verdict
+    assert found.evidence[0] == "6 others wait because of that:" and found.evidence[-1] == "and 2 more"
+    assert found.evidence[1].startswith("the main thread waits at job.py:7 (work) for thread stage-1 to end")
+
+
+def test_who_waits_for_a_ring_is_listed_below_it():
+    threads = [
+        _thread("a", _lock("y", "0x2"), holds=_holds("x", "0x1")),
+        _thread("b", _lock("x", "0x1"), holds=_holds("y", "0x2")),
+    ]
+    joins = _thread("MainThread", {"kind": "thread", "ident": threads[0]["ident"], "thread": "a"}, main=True)
+    reads = _queue("queue_get", name="scores", key="0x7", users=[{"who": "a", "acts": ["put"]}])
+    (found,) = explain([_process(1, joins, *threads, _thread("reader", reads))])
+    assert found.kind == "deadlock" and "reader" not in found.verdict
+    assert found.evidence[0] == "2 others wait because of that:"
+    assert found.evidence[2].startswith("thread reader waits at job.py:7 (work) for an item of queue `scores`")

@@ -80,7 +80,7 @@ def _target(communicator: _Communicator, rank: int, known: Mapping[Id, Node], ad
     where = f" (process {process[1]} on {process[0]})" if process is not None else ""
     label = f"rank {rank} of that communicator{where}"
     gone = "does not answer NCCL" if rank in communicator.silent else "was not inspected"
-    added[identity] = Node(identity, label, activity=gone, gone=True)
+    added[identity] = Node(identity, label, activity=gone, gone="not_found")
     return identity
 
 

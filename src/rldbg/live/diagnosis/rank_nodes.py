@@ -109,7 +109,7 @@ def _join_devices(nodes: Sequence[Node], ranked: Mapping[int, Message], waiting:
 
 def _missing(rank: int, world: int, ended: Sequence[str]) -> Node:
     activity = "; ".join([f"was not found (the job has {world} ranks)", *ended[:3]])
-    return Node(("rank", rank), f"rank {rank}", activity=activity, rank=rank, gone=True)
+    return Node(("rank", rank), f"rank {rank}", activity=activity, rank=rank, gone="not_found")
 
 
 def _ended(child: WaitFacts) -> str:

@@ -130,7 +130,7 @@ class _Joining:
         if failed:
             dead = self._actor_node(failed[-1])
             node.activity = f"{node.activity.removesuffix(')')}; {dead.label} {dead.activity})"
-            node.gone = True
+            node.gone = "ended"
 
     def _named_actor(self, node: Node, name: str) -> None:
         """A loop that asks for an actor by its name until there is one."""
@@ -138,7 +138,7 @@ class _Joining:
         told = [f"{each.label} {each.activity}" for actor in known[-1:] for each in [self._actor_node(actor)]]
         if not any(actor["state"] == "ALIVE" for actor in known):
             why = told[0] if told else "Ray lists no actor of that name"
-            node.activity, node.gone = f"{node.activity.removesuffix(')')}; {why})", True
+            node.activity, node.gone = f"{node.activity.removesuffix(')')}; {why})", "not_found"
 
     def _not_fetched(self, node: Node, awaited: Sequence[WaitFacts]) -> bool:
         """Whether the result of a task that has finished elsewhere is waited for: it must come from there."""
@@ -280,36 +280,34 @@ class _Joining:
 
     def _actor_node(self, actor: WaitFacts) -> Node:
         label = f"actor {actor['name'] or str(actor['class_name'])}"
-        state = actor["state"]
+        state, gone = actor["state"], ""
         if state == "DEAD":
-            activity = f"has died: {death_cause(actor)}"
+            gone, activity = "died", f"has died: {death_cause(actor)}"
         elif state == "DEPENDENCIES_UNREADY":
-            activity = "cannot start: an argument of its constructor is not ready"
+            gone, activity = "not_ready", "cannot start: an argument of its constructor is not ready"
         elif state == "RESTARTING":
             ends = "its process keeps ending, and the log of its worker says why"
             again = f" (started again {times} so far): {ends}" if (times := times_restarted(actor)) else ""
-            activity = f"is restarting{again}{self._resources.lack(actor['required_resources'])}"
+            gone, activity = "restarting", f"is restarting{again}{self._resources.lack(actor['required_resources'])}"
         else:
-            lack = self._resources.lack_of(actor)
-            activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
-        return self._not_running(("ray_actor", actor["actor_id"]), label, activity)
+            gone, activity = _schedule(self._resources.lack_of(actor))
+        return self._not_running(("ray_actor", actor["actor_id"]), label, activity, gone)
 
     def _task_node(self, task: WaitFacts) -> Node:
         state = str(task["state"])
         if state == "PENDING_NODE_ASSIGNMENT":
-            lack = self._resources.lack_of(task)
-            activity = f"cannot be scheduled{lack}" if lack else "has not started yet: Ray starts a process for it"
+            gone, activity = _schedule(self._resources.lack_of(task))
         else:
-            activity = f"has not begun ({state})"
-        if (times := _attempts(task)) and "cannot" not in activity:
+            gone, activity = "", f"has not begun ({state})"
+        if (times := _attempts(task)) and not gone:
             again = "once" if times == 1 else f"{times} times"
+            gone = "restarting"
             activity = f"was started again {again} so far: its process keeps ending, and the log of its worker says why"
-        return self._not_running(("ray_task", task["task_id"]), f"task {task['name']}", activity)
+        return self._not_running(("ray_task", task["task_id"]), f"task {task['name']}", activity, gone)
 
-    def _not_running(self, identity: Id, label: str, activity: str) -> Node:
+    def _not_running(self, identity: Id, label: str, activity: str, gone: str) -> Node:
         """An actor or task without a process. One that is on its way to a worker is not a reason for a hang."""
-        starts = activity.startswith(("has not started yet", "has not begun"))
-        node = Node(identity, label, wait={"kind": "unknown"} if starts else {}, activity=activity, gone=not starts)
+        node = Node(identity, label, wait={} if gone else {"kind": "unknown"}, activity=activity, gone=gone)
         return self._added.setdefault(node.id, node)
 
     def _without_arguments(self, task: WaitFacts) -> Node:
@@ -354,6 +352,13 @@ class _Joining:
                 label = group_label(group)
                 lack = f"it is pending{self._resources.lack_of_group(group)}"
                 yield Node(("ray_group", label), label, wait={"kind": "ray_task", "text": "resources", "lost": lack})
+
+
+def _schedule(lack: str) -> tuple[str, str]:
+    """Whether an actor or task without a process cannot get one, in one word and in a sentence."""
+    if lack:
+        return "not_scheduled", f"cannot be scheduled{lack}"
+    return "", "has not started yet: Ray starts a process for it"
 
 
 def _attempts(task: WaitFacts) -> int:

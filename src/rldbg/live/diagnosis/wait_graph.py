@@ -21,8 +21,9 @@ RESTING = frozenset(
 class Node:
     """Something that can wait: `label` names it, `place` is its line, `wait` what it waits for, if anything.
 
-    `activity` is what it does where it does not wait. `background` threads run no code of the user; a library started
-    the task that `serves`; `calls` are methods of Ray actors that its current functions call."""
+    `activity` is what it does where it does not wait; `gone`, in one word, why it will not continue. `background`
+    threads run no code of the user; a library started the task that `serves`; `calls` are methods of Ray actors that
+    its current functions call."""
 
     id: Id
     label: str
@@ -31,7 +32,7 @@ class Node:
     activity: str = ""
     background: bool = False
     rank: int | None = None
-    gone: bool = False
+    gone: str = ""
     functions: frozenset[str] = frozenset()
     connections: frozenset[int] = frozenset()
     serves: bool = False

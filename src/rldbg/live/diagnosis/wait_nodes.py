@@ -106,7 +106,7 @@ def _stranger(host: Any, facts: WaitFacts) -> Node:
     activity = f"has ended ({exit_text(str(facts.get('exit')))})" if ended else state.get(facts["state"], "is waiting")
     label = f"process {facts['pid']} ({str(facts['command'])[:60]})"
     wait = facts.get("wait") or {}
-    gone = ended or facts["state"] == "stopped"
+    gone = "ended" if ended else "suspended" if facts["state"] == "stopped" else ""
     # It matters only to who waits for it.
     return Node((host, facts["pid"], "process"), label, wait=wait, activity=activity, gone=gone, background=True)
 
@@ -126,18 +126,18 @@ def _fate(stack: WaitFacts) -> dict[str, Any]:
         where = place_text(raised.get("place"))
         kept = [t["thread"] for t in stack.get("threads") or [] if not t["main"] and not t.get("daemon", True)]
         alive = f"; its process is kept alive by thread {', '.join(kept[:3])}" if kept else ""
-        return {"activity": f"raised {raised['message']}" + (f" at {where}" if where else "") + alive, "gone": True}
+        return {"activity": f"raised {raised['message']}" + (f" at {where}" if where else "") + alive, "gone": "raised"}
     where = place_text(stack.get("raised_at")) or _stopped_place(stack)
     if message and (state in ("crashed", "exited") or stack.get("reason") == "exception"):
         held = ", and is held for inspection" if state == "stopped" else ""
-        return {"activity": f"raised {message}" + (f" at {where}" if where else "") + held, "gone": True}
+        return {"activity": f"raised {message}" + (f" at {where}" if where else "") + held, "gone": "raised"}
     if stack.get("lost") or state in ("exited", "gone"):
         how = f" ({exit_text(str(stack['exit']))})" if stack.get("exit") else ""
-        return {"activity": f"has ended{how}", "gone": True}
+        return {"activity": f"has ended{how}", "gone": "ended"}
     if stack.get("suspended"):
-        return {"activity": "is suspended by a signal (SIGSTOP)", "gone": True}
+        return {"activity": "is suspended by a signal (SIGSTOP)", "gone": "suspended"}
     if state == "stopped":
-        return {"activity": f"is stopped by the debugger at {where}", "gone": True}
+        return {"activity": f"is stopped by the debugger at {where}", "gone": "paused"}
     return {}
 
 
@@ -170,7 +170,8 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
         activity = "waits in a call that is not recognised"
     elif activity == "is" and not place:
         activity = "does something that is not recognised"
-    gone = wait.get("kind") == "debugger" or bool(wait.get("polls") and ended_children(stack))
+    gone = "ended" if wait.get("polls") and ended_children(stack) else ""
+    gone = "paused" if wait.get("kind") == "debugger" else gone
     facts: dict[str, Any] = {"activity": activity, "gone": gone} | fate
     facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
     facts["connections"] = frozenset(entry.get("connections") or ())
