@@ -85,6 +85,11 @@ WORDS = {
     "locked_database": ["for the lock on file", "runs.db", "holds it, but sleeps"],
     "abandoned_socket": ["data from a local socket", "no other process has the other end", "has ended (exit code 9)"],
     "failed_task": ["`items` to be marked as done", "task reward-worker has ended: RuntimeError: reward of item 7"],
+    "stale_lock_file": [
+        "kernel_cache.lock (",
+        "old) to be removed; process",
+        "which is named in it, has ended: nobody will remove",
+    ],
     "cancelled_producer": [
         "event `loaded`",
         "only load (line",

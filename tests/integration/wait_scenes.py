@@ -738,6 +738,17 @@ def failed_task():
     asyncio.run(main())
 
 
+def stale_lock_file():
+    """A file that a killed process has left, as compilers' caches and checkpoint writers use them."""
+    with subprocess.Popen(["true"]) as writer:
+        pass
+    lock = FOLDER / "kernel_cache.lock"
+    lock.write_text(f"{writer.pid}\n")
+    ready()
+    while lock.exists():
+        time.sleep(0.1)
+
+
 def cancelled_producer():
     """The task that would set the event was cancelled, and nothing else sets it."""
 

@@ -28,11 +28,10 @@ def _file_lock(frame: Frame, looking: Looking) -> Wait:
         path = context.get("lock_file")
     locals_of = (each.variable(name) for each in looking.frames[: looking.user] for name in _LOCK_FILES)
     texts = (value.text() for value in (path, *locals_of) if value is not None)
-    return {
-        "kind": "file_lock",
-        "path": next(filter(None, texts), ""),
-        "name": looking.name(value, "acquire"),
-    }
+    file = next(filter(None, texts), "")
+    if is_a(value, "SoftFileLock"):
+        return {"kind": "sleep", "polls": f"in filelock until {file} is removed", "absence_of": file}
+    return {"kind": "file_lock", "path": file, "name": looking.name(value, "acquire")}
 
 
 def _urllib3_retry(frame: Frame, looking: Looking) -> Wait:

@@ -6,6 +6,7 @@ from typing import Any
 
 from .client_calls import pool_wait, rpc_wait
 from .distributed_calls import ray_task
+from .lock_files import awaited_absence
 from .looking import barrier_facts, queue_facts, queue_of, ray_queue_wait, serves, was_replaced
 from .objects import Frame, Object, chain_of, exception_text, is_a
 from .places import is_users, users_place
@@ -116,7 +117,8 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
         elif kind == "sleep" and place is not None:
             delay = frame.variable("delay")
             polls, delay_s = sources.polled(place), delay.real() if delay is not None else None
-            return {"kind": "sleep", "polls": polls, "delay_s": delay_s}
+            absence = awaited_absence(place, sources)
+            return {"kind": "sleep", "polls": polls, "delay_s": delay_s, "absence_of": absence}
         elif kind is not None:
             # Where a queue of another library waits for a condition of its own, the queue is meant.
             queues = [each for each in frames[:user] if kind in ("event", "lock") and queue_of(each) is not None]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .looking import LOCKS, lock_key
-from .objects import Frame, Object, is_a
+from .objects import Frame, is_a
 from .places import is_users
 from .resolving import resolve
 from .source import FUNCTIONS, WITH, Sources, header_end, own_nodes
@@ -105,7 +105,7 @@ class _Taken:
                 self._follow(called[0], taken, called[1], before=_first_yield(called[0]), depth=depth + 1)
         elif (value := resolve(expression, self._frame)) is not None and not is_a(value, *LOCKS):
             entering = value.get("__enter__") or value.get("__aenter__")
-            if (function := self._definition(entering)) is not None:
+            if (function := self._sources.definition_of(entering)) is not None:
                 names = _bound(function, [expression])
                 self._follow(function, taken, names, before=None, depth=depth + 1)
         return [expression, *taken.values()]
@@ -142,23 +142,12 @@ class _Taken:
         """A function of the user that is called, and what its arguments are here."""
         if not isinstance(node, ast.Call):
             return None
-        function = self._definition(resolve(node.func, self._frame))
+        function = self._sources.definition_of(resolve(node.func, self._frame))
         if function is None:
             return None
         method = isinstance(node.func, ast.Attribute) and _takes_self(function)
         owner = [node.func.value] if isinstance(node.func, ast.Attribute) and method else []
         return function, _bound(function, [*owner, *node.args])
-
-    def _definition(self, value: Object | None) -> ast.AST | None:
-        """The source of a function of the user."""
-        for _ in range(_DEPTH):
-            inner = value.get("__wrapped__") or value.get("__func__") if value is not None else None
-            value = inner or value
-        code = value.get("__code__") if is_a(value, "function") and value is not None else None
-        file, name = (code.get("co_filename"), code.get("co_qualname")) if code is not None else (None, None)
-        path = (file.text() if file is not None else "") or ""
-        called = (name.text() if name is not None else "") or ""
-        return self._sources.definition(path, called) if path and is_users(path) else None
 
 
 def _takes_self(function: ast.AST) -> bool:

@@ -28,6 +28,7 @@ from .kernel import (
     thread_numbers,
     threading_libraries,
 )
+from .lock_files import lock_file
 from .looking import Looking, Wait, is_ray_queue, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, own_frames, users_place
@@ -339,6 +340,13 @@ def _known_ends(pid: int, ends: set[int], everyone: Mapping[int, Facts]) -> list
     return sorted(ends) if ends - {pid} or not hidden_relatives(pid, everyone) else None
 
 
+def _look_at_lock_file(wait: Wait, pid: int, path: str) -> None:
+    """Adds the file whose removal is waited for; where it names a process, that process is waited for."""
+    wait["lock_file"] = file = lock_file(pid, path)
+    if "ended" in file:
+        wait |= {"kind": "lock_file", "polls": "", "path": path, "holders": [] if file["ended"] else [file["pid"]]}
+
+
 def _look_behind(
     wait: Wait,
     pid: int,
@@ -387,6 +395,8 @@ def _look_behind(
         wait["ends"] = others if len(others) == 1 else None
     if wait["kind"] == "file_lock":
         wait["holders"] = file_lock_holders(pid, str(wait.get("path") or ""))
+    if absence := wait.pop("absence_of", ""):
+        _look_at_lock_file(wait, pid, str(absence))
     if wait["kind"] == "child" and wait.get("pid"):
         wait["child"] = process_facts(int(wait["pid"]))
     concerned = [*(wait.get("ends") or []), *(wait.get("holders") or []), *([wait["pid"]] if wait.get("child") else [])]

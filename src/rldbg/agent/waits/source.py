@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .objects import Frame, Object, exception_text, is_a, path_text
+from .places import is_users
 from .resolving import resolve, texts_of
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WITH = (ast.With, ast.AsyncWith)
 _FILE_CALLS = ("os.read", "os.write", "os.fdopen", "os.sendfile")
+_WRAPPED = 3
 SETTING = frozenset({"set", "add", "append", "compare_set", "multi_set", "queue_push"})
 
 
@@ -76,11 +78,15 @@ class Sources:
         ]
         return calls[-1] if calls else None
 
-    def polled(self, frame: Frame) -> str:
-        """What a loop around the line looks for or tries again and again: "until `CONDITION` (NAME = VALUE)"."""
+    def loops_around(self, frame: Frame) -> list[ast.While | ast.For | ast.AsyncFor]:
+        """The loops of the frame's function that the line is in, outer ones first."""
         inside = list(self.on_line(frame))
         within = max((n for n, node in enumerate(inside) if isinstance(node, FUNCTIONS)), default=-1)
-        loops = [node for node in inside[within + 1 :] if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
+        return [node for node in inside[within + 1 :] if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
+
+    def polled(self, frame: Frame) -> str:
+        """What a loop around the line looks for or tries again and again: "until `CONDITION` (NAME = VALUE)"."""
+        loops = self.loops_around(frame)
         if not loops:
             return ""
         if tried := _tried(loops[-1], frame):
@@ -89,7 +95,7 @@ class Sources:
             return ""
         test, word = loops[-1].test, "while"
         if isinstance(test, ast.Constant):
-            ends = [node.test for node in ast.walk(loops[-1]) if isinstance(node, ast.If) and _leaves(node)]
+            ends = [node.test for node in ast.walk(loops[-1]) if isinstance(node, ast.If) and leaves_loop(node)]
             if len(ends) != 1:
                 return ""
             test, word = ends[0], "until"
@@ -182,6 +188,17 @@ class Sources:
         """The function of a file by its qualified name."""
         return self._definitions(file).get(name.replace(".<locals>", ""))
 
+    def definition_of(self, value: Object | None) -> ast.AST | None:
+        """The source of a function of the user."""
+        for _ in range(_WRAPPED):
+            inner = value.get("__wrapped__") or value.get("__func__") if value is not None else None
+            value = inner or value
+        code = value.get("__code__") if is_a(value, "function") and value is not None else None
+        file, name = (code.get("co_filename"), code.get("co_qualname")) if code is not None else (None, None)
+        path = (file.text() if file is not None else "") or ""
+        called = (name.text() if name is not None else "") or ""
+        return self.definition(path, called) if path and is_users(path) else None
+
     def _definitions_in(self, file: str) -> dict[str, ast.AST]:
         tree = self.tree(file)
         return dict(_qualified(tree, "")) if tree is not None else {}
@@ -223,7 +240,7 @@ def _without_options(node: ast.expr) -> ast.expr:
     return called.value if isinstance(called, ast.Attribute) and called.attr == "options" else node
 
 
-def _leaves(node: ast.If) -> bool:
+def leaves_loop(node: ast.If) -> bool:
     """Whether the branch ends the loop around it."""
     return bool(node.body) and isinstance(node.body[-1], ast.Break | ast.Return)
 

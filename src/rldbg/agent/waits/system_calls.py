@@ -3,6 +3,7 @@
 import ast
 
 from .kernel import POLLING
+from .lock_files import awaited_absence
 from .looking import Looking, Wait
 from .objects import is_a
 from .resolving import resolve
@@ -41,7 +42,8 @@ def kernel_wait(looking: Looking) -> Wait | None:
     if call in ("nanosleep", "clock_nanosleep") or (call in ("", *POLLING) and "sleep" in methods):
         polls = looking.sources.polled(place) if place is not None else ""
         wait = {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods, "database": _uses_database(looking)}
-        return wait | {"delay_s": _delay(looking)}
+        absence = awaited_absence(place, looking.sources) if place is not None else ""
+        return wait | {"delay_s": _delay(looking), "absence_of": absence}
     if call in ("wait4", "waitid"):
         pid = (facts.get("arguments") or [0])[1 if call == "waitid" else 0]
         return {"kind": "child", "pid": pid if 0 < pid < 1 << 31 else None}

@@ -39,6 +39,7 @@ _NEVER = {
     "barrier": "never_reached",
     "data_loader": "worker_ended",
     "rendezvous": "never_joined",
+    "lock_file": "stale_lock_file",
 } | dict.fromkeys(("pipe", "socket", "stream", "message", "fifo"), "no_peer")
 # Waits of ranks for each other.
 _COMMON = frozenset({"collective", "cuda", "rendezvous"})

@@ -122,5 +122,5 @@ def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> HangDiagnosis:
         gone[0].gone if gone else "unknown",
         tuple(sorted({node.rank for node in gone if node.rank is not None})),
         tuple(unanswered),
-        where=", ".join(node.label for node in gone[:3]),
+        where=", ".join(node.label for node in (gone or shown)[:3]),
     )

@@ -99,6 +99,11 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         return f"no rank is seen that would set it{setting}" + (f"; {gone}" if gone else "")
     if kind == "file_lock" and stack.get("pid") in (wait.get("holders") or ()):
         return "this process holds it itself, through another open file or connection"
+    if kind == "lock_file":
+        owner = wait["lock_file"]["pid"]
+        if owner == stack.get("pid"):
+            return "this process itself is named in it"
+        return f"process {owner}, which is named in it, has ended: nobody will remove the file"
     if kind == "disk":
         return "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL"
     if kind in ("child", "thread") and gone:

@@ -17,7 +17,7 @@ from rldbg.live.diagnosis.entries import (
 )
 from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, what_ended, why_lost, workers_keep_ending
 from rldbg.live.diagnosis.wait_graph import RESTING, Edge, Id, Node, WaitFacts
-from rldbg.live.diagnosis.wait_words import exit_text, place_text, thing
+from rldbg.live.diagnosis.wait_words import exit_text, lock_file_text, place_text, thing
 
 _ACTIVITIES = {
     "sleep": "sleeps (time.sleep)",
@@ -36,9 +36,12 @@ _ACTIVITIES = {
 _TAKING = {"queue_join": "queue_get"}
 AT_THE_MOMENT = "at the moment it waits for"
 _OWNED = {"thread": "is that thread", "import": "imports it", "gil": "holds it"}
-_RELATIONS = {"file_lock": "holds it", "child": "is that process", "message": "is connected to it"} | dict.fromkeys(
-    ("pipe", "socket", "stream", "poll", "stdin"), "is at the other end"
-)
+_RELATIONS = {
+    "file_lock": "holds it",
+    "lock_file": "is named in it",
+    "child": "is that process",
+    "message": "is connected to it",
+} | dict.fromkeys(("pipe", "socket", "stream", "poll", "stdin"), "is at the other end")
 
 
 def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
@@ -157,7 +160,8 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     if wait.get("polls"):
         ended = ended_children(stack)
         looks = "polls without sleeping" if wait["kind"] == "computing" else "polls"
-        activity = f"{looks} (a loop {wait['polls']}{'; ' if ended else ''}{', '.join(ended)})"
+        found = [*filter(None, [lock_file_text(wait.get("lock_file") or {})]), *ended]
+        activity = f"{looks} (a loop {wait['polls']}{'; ' if found else ''}{', '.join(found)})"
     if entry.get("moved"):
         # It is not stuck: what it waits for now it did not wait for a moment ago.
         waits = wait.get("kind") not in (None, "", *RESTING)

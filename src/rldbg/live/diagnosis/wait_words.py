@@ -158,6 +158,7 @@ _THINGS = {
     "socket": _socket,
     "store": _store,
     "file_lock": lambda wait, name: f"the lock on file {wait.get('path') or 'of ' + named('lock', name)}",
+    "lock_file": lambda wait, name: f"lock file {wait['path']} ({_age(wait['lock_file']['age_s'])} old) to be removed",
     "connection_pool": lambda wait, name: (
         "a free connection of its HTTP client" + (f" (its limit is {wait['limit']})" if wait.get("limit") else "")
     ),
@@ -176,6 +177,21 @@ _THINGS = {
     "ray_get": _ray,
     "ray_task": _ray,
 }
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("days", 172_800.0), ("hours", 7200.0), ("minutes", 120.0)):
+        if seconds >= length:
+            return f"{seconds / (length / 2):.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def lock_file_text(file: Any) -> str:
+    """A file that is waited for, where it is not certain that nobody removes it."""
+    if not file:
+        return ""
+    named = f"names process {file['pid']}, perhaps of another host" if "pid" in file else "names no process"
+    return f"the file is {_age(file['age_s'])} old and {named}"
 
 
 def _native_lock(wait: Any) -> str:
