@@ -34,6 +34,7 @@ from .objects import Frame, Object, is_a
 from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
 from .source import SETTING, Sources
+from .starters import starters
 from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
 
@@ -236,6 +237,12 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
     for entry, frames in waiting:
         wait = entry["wait"]
         named_in, opposite = wait.pop("named_in", None), _OPPOSITE.get(wait["kind"])
+        user = users_place(frames)
+        place = named_in or (frames[user] if user is not None else None)
+        if place is not None and wait["kind"] == "lock":
+            names = [str(choice["name"]) for choice in wait.get("choices") or []][:1]
+            wait["takers"] = [each for name in names for each in sources.functions_keeping(place, name)]
+            wait["starters"] = starters(wait["takers"], place, frames, sources)
         if opposite is None:
             continue
         address = int(wait.get("key") or "0", 16)
@@ -251,10 +258,9 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
                 for other, running in waiting
                 if other is not entry and any(is_users(f.file) and sources.may_act(f, opposite) for f in running)
             ]
-        user = users_place(frames)
-        place = named_in or (frames[user] if user is not None else None)
         if place is not None and wait.get("name"):
             wait["functions"] = sources.functions_calling(place, wait["name"], opposite)
+            wait["starters"] = starters(wait["functions"], place, frames, sources)
 
 
 def _name_by_others(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> None:

@@ -218,20 +218,32 @@ class Sources:
     def functions_calling(self, frame: Frame, name: str, methods: frozenset[str]) -> list[str]:
         """Functions that call one of the methods on something of this name, as `name:line`: in the whole file, or
         around the frame where the name is a local one."""
+        found: dict[str, str] = {}
+        for function, method, line in self._method_calls(frame, name):
+            if method in methods:
+                found.setdefault(function, f"{function}:{line}")
+        return list(found.values())
+
+    def functions_keeping(self, frame: Frame, name: str) -> list[str]:
+        """Functions that acquire a lock of this name and do not release it themselves, as `name:line`."""
+        calls = list(self._method_calls(frame, name))
+        released = {function for function, method, _ in calls if method == "release"}
+        taken = {f: f"{f}:{line}" for f, method, line in calls if method == "acquire" and f not in released}
+        return list(taken.values())
+
+    def _method_calls(self, frame: Frame, name: str) -> Iterator[tuple[str, str, int]]:
+        """Function, method and line of each call of a method on something of this name."""
         last, tree = name.rpartition(".")[2], self.tree(frame.file)
         if "." not in name and name in frame.locals():
             around = [node for node in self.on_line(frame) if isinstance(node, FUNCTIONS)]
             tree = ast.Module([around[0]], []) if around else None
-        found: dict[str, str] = {}
         for function in ast.walk(tree) if tree is not None and last.isidentifier() else ():
             if not isinstance(function, FUNCTIONS):
                 continue
             for node in own_nodes(function):
-                if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-                    continue
-                if node.func.attr in methods and ast.unparse(node.func.value).rpartition(".")[2] == last:
-                    found.setdefault(function.name, f"{function.name}:{node.lineno}")
-        return list(found.values())
+                called = node.func if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+                if called is not None and ast.unparse(called.value).rpartition(".")[2] == last:
+                    yield function.name, called.attr, called.lineno
 
 
 def _without_options(node: ast.expr) -> ast.expr:

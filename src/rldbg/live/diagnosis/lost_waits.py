@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from rldbg.live.diagnosis.entries import all_entries
 from rldbg.live.diagnosis.wait_graph import Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, place_text
 
@@ -55,6 +56,7 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
             "loop.call_soon_threadsafe or asyncio.run_coroutine_threadsafe does"
         )
     gone = what_ended(stack)
+    gone = ", ".join(filter(None, [_who_was_started(wait, stack, gone), gone]))
     if wait.get("replaced"):
         return f"`{wait['name']}` was replaced by another one since: what is done to that one does not end this wait"
     if kind == "queue_join" and (wait.get("unmarked") or 0) > (wait.get("size") or 0):
@@ -63,6 +65,8 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         return f"{items} taken and never marked as done: task_done was not called" + (f": {gone}" if gone else "")
     if kind == "lock" or (kind == "semaphore" and _releases_itself(entry, wait)):
         holders = "no thread is seen holding it: it was acquired and never released"
+        if wait.get("takers"):
+            holders += f" ({_listed(wait['takers'])} acquires it, and does not release it itself)"
         if stack.get("forked"):
             holders += ", here or by a thread of the parent when this process was forked"
         return f"{holders}; {gone}" if gone else holders
@@ -127,6 +131,19 @@ def _all_of_pool(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> int:
     pooled = [thread for thread in stack.get("threads") or [] if thread.get("pooled")] if entry.get("pooled") else []
     same = [each for each in pooled if each["wait"].get("key") == wait.get("key")]
     return len(pooled) if len(same) == len(pooled) else 0
+
+
+def _who_was_started(wait: WaitFacts, stack: WaitFacts, known: str) -> str:
+    """Who would act or has acted, by the lines that start it, where the process does not remember it."""
+    runs = {str(f["function"]).rpartition(".")[2] for entry in all_entries(stack) for f in entry.get("frames") or []}
+    would = {str(each).partition(":")[0] for each in (*(wait.get("takers") or ()), *(wait.get("functions") or ()))}
+    started = [each for each in wait.get("starters") or [] if not each["name"] or each["name"] not in known]
+    told = []
+    for each in started if not runs & would else ():
+        name = f"{each['what']} {each['name']}" if each["name"] else f"a {each['what']}".replace("a work", "work")
+        gone = "has ended" if each["passed"] else "is not there: it has ended, or was not started"
+        told.append(f"{name} (started in line {each['line']} to run it) {gone}")
+    return ", ".join(told)
 
 
 def _listed(functions: Sequence[str]) -> str:
