@@ -177,7 +177,7 @@ def _family(pid):
 
 
 def _verdict(causes):
-    return " | ".join(cause.verdict for cause in causes)
+    return " | ".join(text for cause in causes for text in (cause.verdict, *cause.evidence))
 
 
 def _until_said(look, words):

@@ -37,7 +37,7 @@ def _torchrun(scene, folder, environment):
 def _verdicts(*arguments, **options):
     done = rldbg("stacks", *arguments, "--diagnose", "--json", check=False, timeout_s=120, **options)
     assert done.returncode == 1, done.stderr
-    return [cause["verdict"] for cause in json.loads(done.stdout)["waits"]]
+    return ["\n".join([cause["verdict"], *cause["evidence"]]) for cause in json.loads(done.stdout)["waits"]]
 
 
 def _until_said(words, look):
@@ -74,7 +74,7 @@ def test_a_rank_of_an_armed_job_that_raised_is_named_with_its_exception(tmp_path
 
         def look():
             done = job.rldbg("stacks", "--diagnose", "--json", check=False)
-            return [cause["verdict"] for cause in json.loads(done.stdout)["waits"]]
+            return ["\n".join([cause["verdict"], *cause["evidence"]]) for cause in json.loads(done.stdout)["waits"]]
 
         _until_said(words, look)
 

@@ -91,7 +91,7 @@ def _until_said(look):
 
     def said():
         try:
-            seen[:] = [cause["verdict"] for cause in look()["waits"]]
+            seen[:] = ["\n".join([cause["verdict"], *cause["evidence"]]) for cause in look()["waits"]]
         except AssertionError as error:
             seen[:] = [str(error)]
         return not _missing(seen)

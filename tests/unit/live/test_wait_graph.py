@@ -665,3 +665,45 @@ def test_who_waits_for_a_ring_is_listed_below_it():
     assert found.kind == "deadlock" and "reader" not in found.verdict
     assert found.evidence[0] == "2 others wait because of that:"
     assert found.evidence[2].startswith("thread reader waits at job.py:7 (work) for an item of queue `scores`")
+
+
+def _event(**more):
+    return {"kind": "event", "name": "stop", "key": "0x5", "users": [], "ended_by": ["set"]} | more
+
+
+def test_waits_that_are_meant_to_last_are_no_hangs():
+    """A program that only serves waits for a signal, or for an event of its own, until it is ended."""
+    for lasting in (_event(by_signal=True), _event(nobody_elses=True), _event(kind="future", nobody_elses=True)):
+        warmed_up = [{"kind": "thread", "name": "warm-up"}]
+        (found,) = explain([_process(1, _thread("MainThread", lasting, main=True), ended=warmed_up)])
+        assert found.to_finding().severity == "info" and "job@1 stays until" in found.verdict
+
+
+def test_an_event_of_its_own_that_others_wait_behind_is_a_hang():
+    waits = _thread("loader", _event(nobody_elses=True))
+    joins = _thread("MainThread", {"kind": "thread", "ident": waits["ident"], "thread": "loader"}, main=True)
+    (found,) = explain([_process(1, joins, waits)])
+    assert found.kind == "never_set" and "thread loader" in found.verdict
+
+
+def test_a_consumer_of_what_a_server_is_sent_waits_for_requests():
+    takes = _queue("queue_get", functions=["do_POST:9"], starters=[])
+    serves = _thread("server", {"kind": "serving"}, background=True)
+    main = _thread("MainThread", takes, main=True)
+    (found,) = explain([_process(1, main, serves)])
+    assert found.to_finding().severity == "info" and "waits for requests (for an item of queue `jobs`" in found.verdict
+    loop = _thread("server", {"kind": "event_loop", "listens": True})
+    assert explain([_process(1, main, loop)])[0].to_finding().severity == "info"
+    # Without a server, or where a thread was to fill it, nobody will.
+    assert explain([_process(1, main)])[0].kind == "never_filled"
+    filler = [{"what": "thread", "name": "filler", "line": 3, "passed": True}]
+    filled = _thread("MainThread", takes | {"starters": filler}, main=True)
+    assert "thread filler (started in line 3" in explain([_process(1, filled, serves)])[0].verdict
+
+
+def test_a_loop_beside_a_process_that_ended_well_is_no_hang():
+    polls = _thread("MainThread", {"kind": "sleep", "polls": "until `stop.is_set()`"}, main=True)
+    for how, severity in (("exit code 0", "info"), ("signal 9", "error")):
+        child = {"pid": 5, "state": "zombie", "exit": how, "command": "x"}
+        (found,) = explain([_process(1, polls, children=[child])])
+        assert found.to_finding().severity == severity and "child process 5 has ended" in found.verdict

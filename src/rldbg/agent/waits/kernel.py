@@ -95,6 +95,7 @@ def thread_facts(pid: int, tid: int) -> Facts:
         if facts["call"] in POLLING:
             polled = _polled(pid, facts["call"], arguments)
             facts["polled"] = len(polled)
+            facts["listens"] = _any_listens(pid, polled)
             facts["files"] = [file_facts(pid, each) for each in polled] if len(polled) <= _MOST_POLLED else []
             if len(polled) == 1:
                 facts["file"] = facts["files"][0]
@@ -174,6 +175,22 @@ def _socket_facts(pid: int, inode: str) -> Facts:
                 }
     path = listening_path(read_text(f"/proc/{pid}/net/unix"), inode)
     return {"local": path} if path else {}
+
+
+def _any_listens(pid: int, descriptors: list[int]) -> bool:
+    """Whether one of them is a socket that accepts connections."""
+    tables = [read_text(f"/proc/{pid}/net/{table}") for table in ("tcp", "tcp6")] if descriptors else []
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    listening = {f"socket:[{row[9]}]" for row in rows if len(row) > 9 and row[3] == "0A"}
+    local = read_text(f"/proc/{pid}/net/unix") if descriptors else ""
+    for descriptor in descriptors:
+        try:
+            target = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
+        except OSError:
+            continue
+        if target in listening or (target.startswith("socket:[") and listening_path(local, target[8:-1])):
+            return True
+    return False
 
 
 def other_end(pid: int, file: Facts) -> str | None:

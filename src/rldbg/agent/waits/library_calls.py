@@ -188,7 +188,8 @@ def _idle(frame: Frame, looking: Looking) -> Wait:
 
 def _loop(frame: Frame, looking: Looking) -> Wait:
     value = frame.variable("self")
-    return {"kind": "event_loop", "key": f"{value.address:#x}" if value is not None else ""}
+    key = f"{value.address:#x}" if value is not None else ""
+    return {"kind": "event_loop", "key": key, "listens": bool(looking.kernel.get("listens"))}
 
 
 def _connection(frame: Frame, looking: Looking) -> Wait:

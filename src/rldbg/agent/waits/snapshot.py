@@ -28,6 +28,7 @@ from .kernel import (
     thread_numbers,
     threading_libraries,
 )
+from .lasting_waits import ended_by_signal, is_nobody_elses
 from .lock_files import lock_file
 from .looking import Looking, Wait, is_ray_queue, shared_key
 from .objects import Frame, Object, is_a
@@ -261,6 +262,10 @@ def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> N
         if place is not None and wait.get("name"):
             wait["functions"] = sources.functions_calling(place, wait["name"], opposite)
             wait["starters"] = starters(wait["functions"], place, frames, sources)
+            if wait["kind"] in _DISPATCHED:
+                wait["by_signal"] = ended_by_signal(place, wait["name"], wait["functions"], opposite, sources)
+        if place is not None and wait["kind"] in _DISPATCHED:
+            wait["nobody_elses"] = is_nobody_elses(place, sources)
 
 
 def _name_by_others(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> None:

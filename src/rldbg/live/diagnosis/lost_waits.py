@@ -17,6 +17,7 @@ DUTIES = {
     "future": ("should complete it", "complete it"),
     "barrier": ("should arrive there", "arrive there"),
 }
+_ENDED_WELL = "exit code 0"
 _POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
 
 
@@ -168,12 +169,15 @@ def what_ended(stack: WaitFacts) -> str:
     return ", ".join([*words, *ended_children(stack)][:4])
 
 
-def ended_children(stack: WaitFacts) -> list[str]:
-    """Child processes that have ended and were not waited for."""
-    ended = [each for each in stack.get("ended") or [] if each["kind"] == "process"]
+def ended_children(stack: WaitFacts, *, failed: bool = False) -> list[str]:
+    """Child processes that have ended and were not waited for; or only those that did not end well."""
+    every = [each for each in stack.get("ended") or [] if each["kind"] == "process"]
+    ended = [each for each in every if not failed or each["exit"] != _ENDED_WELL]
     words = [f"process {each['name']} (pid {each['pid']}) has ended ({exit_text(str(each['exit']))})" for each in ended]
-    known = {each.get("pid") for each in ended}
+    known = {each.get("pid") for each in every}
     for child in stack.get("children") or []:
+        if failed and child.get("exit") == _ENDED_WELL:
+            continue
         if child["state"] == "zombie" and child["pid"] not in known:
             words.append(f"child process {child['pid']} has ended ({exit_text(str(child.get('exit') or 'unknown'))})")
     return words[:4]

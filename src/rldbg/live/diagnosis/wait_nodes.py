@@ -66,7 +66,36 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
                 node.wait = {**node.wait, "lost": why_lost(entry, node.wait, stack, known)}
                 # Other threads of the process run: a helper that waits for its next task is idle, not stuck.
                 node.background |= node.kind in DUTIES and not entry.get("main") and _goes_on(stack)
+    awaited = {edge.target for node in found for edge in node.edges}
+    for stack in stacks:
+        for entry, node in _entries(stack, known):
+            if activity := _meant_to_last(node, entry, stack, awaited=node.id in awaited):
+                node.wait, node.activity = {"kind": "serving"}, activity
     return found
+
+
+def _meant_to_last(node: Node, entry: WaitFacts, stack: WaitFacts, *, awaited: bool) -> str:
+    """What a node does whose wait is no hang although nobody is seen who would end it."""
+    if not node.wait.get("lost"):
+        return ""
+    if node.wait.get("by_signal"):
+        return f"stays until a signal ends it (waits for {thing(node.wait)})"
+    if node.wait.get("nobody_elses") and not awaited:
+        return f"stays until it is ended (waits for {thing(node.wait)} that nobody else can have)"
+    # Functions that no line starts are called by the server, for requests.
+    called = node.wait.get("functions") and not node.wait.get("starters") and not what_ended(stack)
+    if node.kind == "queue_get" and called and not awaited and _serves(stack):
+        return f"waits for requests (for {thing(node.wait)})"
+    return ""
+
+
+def _serves(stack: WaitFacts) -> bool:
+    waits = [thread.get("wait") or {} for thread in stack.get("threads") or []]
+    return any(wait.get("kind") == "serving" or wait.get("listens") or _accepts(wait) for wait in waits)
+
+
+def _accepts(wait: WaitFacts) -> bool:
+    return wait.get("kind") == "socket" and bool((wait.get("file") or {}).get("local")) and not wait["file"].get("peer")
 
 
 def _goes_on(stack: WaitFacts) -> bool:
@@ -174,7 +203,7 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
         activity = "waits in a call that is not recognised"
     elif activity == "is" and not place:
         activity = "does something that is not recognised"
-    gone = "ended" if wait.get("polls") and ended_children(stack) else ""
+    gone = "ended" if wait.get("polls") and ended_children(stack, failed=True) else ""
     gone = "paused" if wait.get("kind") == "debugger" else gone
     facts: dict[str, Any] = {"activity": activity, "gone": gone} | fate
     facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
