@@ -252,7 +252,7 @@ def test_a_forked_worker_is_not_told_with_the_tasks_of_its_parent(tmp_path):
     programs = Programs(tmp_path, plain_environment(), ["pooled_in_loop"])
     try:
         job = UnarmedJob(pids=(programs.pid("pooled_in_loop"),))
-        words = ["run_in_executor(pool, _grade)", "works for the process that should complete it", "to end: sleep 3600"]
+        words = ["run_in_executor(pool, _grade)", "is a child process that should complete it", "to end: sleep 3600"]
         _until_said(lambda: explain(look_at_job(job, apart_s=0.3).stacks), words)
         parent, worker = look_at_job(job, apart_s=0.3).stacks
         assert parent["tasks"] and not worker["tasks"]

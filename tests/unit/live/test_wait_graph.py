@@ -650,7 +650,8 @@ def test_the_root_comes_first_and_those_who_wait_because_of_it_are_listed():
     assert found.kind == "never_set" and found.where == "thread stage-6, thread stage-7"
     assert found.verdict.startswith("thread stage-6 waits") and "stage-5" not in found.verdict
     assert "thread stage-7 should put an item in, and waits at load.py:9 (load) for event `loaded`" in found.verdict
-    assert found.evidence[0] == "6 others wait because of that:" and found.evidence[-1] == "and 2 more"
+    assert found.evidence[0] == "6 others wait because of that:"
+    assert found.evidence[2].startswith("thread stage-1, thread stage-2, thread stage-3 and 2 more wait at job.py:7")
     assert found.evidence[1].startswith("the main thread waits at job.py:7 (work) for thread stage-1 to end")
 
 
@@ -707,3 +708,40 @@ def test_a_loop_beside_a_process_that_ended_well_is_no_hang():
         child = {"pid": 5, "state": "zombie", "exit": how, "command": "x"}
         (found,) = explain([_process(1, polls, children=[child])])
         assert found.to_finding().severity == severity and "child process 5 has ended" in found.verdict
+
+
+def test_requests_in_flight_are_told_once():
+    """Those that differ only in their numbers, at both ends; the library's task between them is left out."""
+    asks = [_thread(f"rollout-{n}", {"kind": "socket", "file": {"peer": "h:1"}, "ends": [2]}) for n in range(5)]
+    for n, each in enumerate(asks):
+        each["wait"]["sockets"] = [[2, n]]
+    handlers = [_task(f"Task-{n}", {"kind": "sleep", "delay_s": 2.0}, key=f"0x{n}") for n in range(5)]
+    library = [
+        _task(f"Task-{n + 5}", {"kind": "task", "keys": [f"0x{n}"]}, key=f"0x1{n}", background=True, connections=[n])
+        for n in range(5)
+    ]
+    loop = _thread("MainThread", {"kind": "event_loop"}, main=True)
+    (found,) = explain([_process(1, *asks), _process(2, loop, tasks=[*handlers, *library])])
+    assert (
+        "thread rollout-1 of job@1, thread rollout-2 of job@1, thread rollout-3 of job@1 and 1 more wait"
+        in found.verdict
+    )
+    assert "task generate (Task-0) of job@2 is at the other end, but sleeps (asyncio.sleep)" in found.verdict
+    assert found.to_finding().severity == "info"
+
+
+def _task(name, wait, *, key, **more):
+    place = {"file": "serve.py", "line": 4, "function": "generate"}
+    facts = {"task": name, "key": key, "loop": "0x1", "frames": [place], "place": place, "background": False}
+    return facts | {"serves": True, "wait": wait, "holds": []} | more
+
+
+def test_what_is_known_of_a_shared_barrier_comes_from_all_processes():
+    waits = {"kind": "barrier", "name": "bar", "key": "0x1", "shared": "shared:/mp-1", "parties": 3, "count": None}
+    killed = [{"kind": "process", "name": "rank2", "pid": 9, "exit": "signal 9"}]
+    ranks = [_process(n, _thread("MainThread", waits, main=True), ended=killed if n == 2 else []) for n in (1, 2)]
+    (found,) = explain(ranks)
+    assert (
+        "2 of 3 have arrived; some never arrived: process rank2 (pid 9) has ended (killed by SIGKILL)" in found.verdict
+    )
+    assert found.verdict.endswith("job@2 waits for the same barrier")

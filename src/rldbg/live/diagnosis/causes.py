@@ -1,10 +1,11 @@
 """One finding per cause of a hang: the root in one sentence, then who waits because of it."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rldbg.live.diagnosis.hang import HangDiagnosis
 from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
-from rldbg.live.diagnosis.wait_words import clause, sentence
+from rldbg.live.diagnosis.wait_words import clause, listed, sentence, thing, told_nodes
 
 SLOW = "it is running: this may be slow, not a hang; look again later and compare the line"
 _FIXES = {
@@ -43,10 +44,12 @@ _NEVER = {
 } | dict.fromkeys(("pipe", "socket", "stream", "message", "fifo"), "no_peer")
 # Waits of ranks for each other.
 _COMMON = frozenset({"collective", "cuda", "rendezvous"})
-_AT_IT = ("runs ", "works for ", "should ")
+_AT_IT = ("runs ", "belongs to the pool", "is a child process that", "should ")
 # Nobody takes a sleep of this length for a hang.
 _SHORT_SLEEP_S = 60.0
-_WHOLE = frozenset({"is awaited", "is that process", "is that thread", "is at the other end", "should complete it"})
+_JOINED = frozenset({"is awaited", "is that process", "is that thread", "has not ended", "should complete it"})
+_WHOLE = _JOINED | {"is at the other end"}
+_NUMBER = re.compile(r"\d+")
 _MOST_LISTED = 4
 
 
@@ -55,11 +58,19 @@ def causes_of(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> list[HangDiag
 
 
 def _told_once(ways: Sequence[Sequence[Node]]) -> list[list[Sequence[Node]]]:
-    """Groups paths whose sentences differ only in who waits."""
-    found: dict[str, list[Sequence[Node]]] = {}
+    """Groups paths whose sentences differ only in who waits, or in the numbers of those on the way."""
+    found: dict[tuple[object, ...], list[Sequence[Node]]] = {}
     for way in ways:
-        found.setdefault(sentence(way).removeprefix(way[0].label), []).append(way)
+        ring = len(way) > 1 and way[-1] is way[0]
+        root = way if ring else _root(way)
+        shown = told_nodes(root)
+        alike = tuple((_NUMBER.sub("#", node.label), node.place, _does(node)) for node in shown)
+        found.setdefault((sentence(way).removeprefix(way[0].label),) if ring else alike, []).append(way)
     return list(found.values())
+
+
+def _does(node: Node) -> str:
+    return f"{thing(node.wait)} {node.wait.get('lost')}" if node.waits else node.activity
 
 
 def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> HangDiagnosis:
@@ -69,27 +80,37 @@ def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> HangDiagnosis:
     roots = [each if ring else _root(each) for each in ways]
     root = roots[0]
     told = {node.id for each in roots for node in each}
-    alike = [node for node in nodes if node.id not in told and not node.background and _same_wait(node, root[0])]
-    others = [*(other[0] for other in roots[1:]), *alike]
+    same = last if last.waits and not ring else root[0]
+    alike = [node for node in nodes if node.id not in told and not node.background and _same_wait(node, same)]
+    others = sorted([*(other[0] for other in roots[1:]), *alike], key=lambda node: _in_order(node.label))
     told |= {node.id for node in others}
     blamed = (node for each in ways for node in (each if ring else each[-1:]))
     ranks = tuple(sorted({node.rank for node in blamed if node.rank is not None}))
     kind = _kind(way, ring=ring)
     fix = _fix(way, kind, ring=ring)
-    where = "" if ranks else ", ".join(dict.fromkeys(node.label for node in (*root, *others)))
-    same = _alike_text(root[0], others, whole=len(ways) == 1)
+    where = "" if ranks else listed(list(dict.fromkeys(node.label for node in (*told_nodes(root), *others))))
+    text = _alike_text(same, others, whole=len(ways) == 1)
     left = [node for node in nodes if node.id not in told]
-    same += _elsewhere(last, left) if len(way) > 1 else ""
+    text += _elsewhere(last, left) if len(way) > 1 else ""
     return HangDiagnosis(
-        sentence(root) + same, kind, ranks, _consequences(told, left, graph), (fix,) if fix else (), where
+        sentence(root) + text, kind, ranks, _consequences(told, left, graph), (fix,) if fix else (), where
     )
 
 
 def _root(way: Sequence[Node]) -> Sequence[Node]:
     """The end of a path, from the last line of the user's code that waits for it; who waits further away is listed
-    below it."""
-    begins = max((n for n, node in enumerate(way[:-1]) if node.place), default=0)
+    below it. So is who waits for the end of the last one as a whole, where that waits itself."""
+    begins = max((n for n, node in enumerate(way[:-1]) if node.place and not node.background), default=0)
+    last = way[-1]
+    joined = len(way) > 1 and any(e.relation in _JOINED for e in way[-2].edges if e.target == last.id)
+    if joined and last.waits and last.place and not last.background:
+        return way[-1:]
     return way[begins:]
+
+
+def _in_order(label: str) -> list[object]:
+    """Names with numbers in the order of the numbers."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", label)]
 
 
 def _kind(way: Sequence[Node], *, ring: bool) -> str:
@@ -119,10 +140,9 @@ def _fix(way: Sequence[Node], kind: str, *, ring: bool) -> str:
 def _alike_text(first: Node, others: Sequence[Node], *, whole: bool) -> str:
     if not others:
         return ""
-    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     verb = "waits" if len(others) == 1 else "wait"
     how = f"for the same {_NOUNS[first.kind]}" if whole and first.kind in _NOUNS else "in the same way"
-    return f"; {', '.join(node.label for node in others[:3])}{more} {verb} {how}"
+    return f"; {listed([node.label for node in others])} {verb} {how}"
 
 
 def _same_wait(node: Node, other: Node) -> bool:
@@ -131,6 +151,8 @@ def _same_wait(node: Node, other: Node) -> bool:
         return False
     if node.kind in _COMMON:
         return all(node.wait.get(each) == other.wait.get(each) for each in ("op", "group", "peer", "call"))
+    if node.wait.get("shared"):
+        return bool(node.wait["shared"] == other.wait.get("shared") and node.id[0] == other.id[0])
     return bool(node.wait.get("key")) and node.id[:2] == other.id[:2] and node.wait["key"] == other.wait.get("key")
 
 
@@ -138,12 +160,24 @@ def _consequences(told: set[tuple[object, ...]], others: Iterable[Node], graph: 
     """Who waits for one of those that are told, directly or through others; the main threads first."""
     waiting = [node for node in others if node.waits and not node.background]
     waiting = [node for node in waiting if any(each.id in told for each in graph.onward(node))]
-    waiting.sort(key=lambda node: node.id[2:] != ("main",))
-    listed = [clause(node) for node in waiting[:_MOST_LISTED]]
+    waiting.sort(key=lambda node: (node.id[2:] != ("main",), _in_order(node.label)))
     if len(waiting) <= 1:
-        return tuple(f"because of that {each}" for each in listed)
-    more = len(waiting) - len(listed)
-    return (f"{len(waiting)} others wait because of that:", *listed, *([f"and {more} more"] if more else []))
+        return tuple(f"because of that {clause(node)}" for node in waiting)
+    alike: dict[str, list[Node]] = {}
+    for node in waiting:
+        alike.setdefault(clause(node).removeprefix(node.label), []).append(node)
+    lines = [_together(nodes) for nodes in alike.values()]
+    more = sum(map(len, list(alike.values())[_MOST_LISTED:]))
+    shown = [*lines[:_MOST_LISTED], *([f"and {more} more"] if more else [])]
+    return (f"{len(waiting)} others wait because of that:", *shown)
+
+
+def _together(nodes: Sequence[Node]) -> str:
+    first = nodes[0]
+    words = clause(first).removeprefix(first.label)
+    if len(nodes) == 1:
+        return f"{first.label}{words}"
+    return f"{listed([node.label for node in nodes])}{words.replace(' waits', ' wait', 1)}"
 
 
 def _sleeps_again(node: Node) -> bool:

@@ -9,10 +9,11 @@ from rldbg.agent.waits import mark_moved
 from rldbg.live.diagnosis.causes import SLOW, causes_of
 from rldbg.live.diagnosis.hang import HangDiagnosis
 from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
+from rldbg.live.diagnosis.process_nodes import AT_THE_MOMENT
 from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks
 from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, users_frame
 from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
-from rldbg.live.diagnosis.wait_nodes import AT_THE_MOMENT, nodes_of
+from rldbg.live.diagnosis.wait_nodes import nodes_of
 from rldbg.live.diagnosis.wait_words import clause, sentence
 
 _SENTENCES = 20

@@ -21,7 +21,18 @@ _ENDED_WELL = "exit code 0"
 _POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
 
 
-def why_lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> str:
+def why_lost(
+    entry: WaitFacts, wait: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node], stacks: Sequence[WaitFacts] = ()
+) -> str:
+    if wait.get("shared") and wait.get("between") != "ray":
+        # Any process of the host may have had a part in it.
+        ended = [
+            dict(each)
+            for other in stacks
+            if other.get("host") == stack.get("host")
+            for each in other.get("ended") or []
+        ]
+        stack = {**stack, "ended": list({tuple(each.items()): each for each in ended}.values())}
     return _pool_loss(entry, stack, known) or _lost(entry, wait, stack)
 
 
@@ -65,7 +76,8 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         items = "1 item was" if taken == 1 else f"{taken} items were"
         return f"{items} taken and never marked as done: task_done was not called" + (f": {gone}" if gone else "")
     if kind == "lock" or (kind == "semaphore" and _releases_itself(entry, wait)):
-        holders = "no thread is seen holding it: it was acquired and never released"
+        who = "task" if "task" in entry else "thread"
+        holders = f"no {who} is seen holding it: it was acquired and never released"
         if wait.get("takers"):
             holders += f" ({_listed(wait['takers'])} acquires it, and does not release it itself)"
         if stack.get("forked"):

@@ -123,6 +123,8 @@ def _cause(last: Node) -> Id:
     lost, key = last.wait.get("lost"), last.wait.get("key")
     if lost and last.kind == "rendezvous":
         return last.kind, lost
+    if lost and last.wait.get("shared"):
+        return last.id[0], last.kind, last.wait["shared"]
     return (*last.id[:2], last.kind, key, lost) if lost and key else last.id
 
 

@@ -16,25 +16,12 @@ from rldbg.live.diagnosis.entries import (
     thread_key,
 )
 from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, what_ended, why_lost, workers_keep_ending
-from rldbg.live.diagnosis.wait_graph import RESTING, Edge, Id, Node, WaitFacts
-from rldbg.live.diagnosis.wait_words import exit_text, lock_file_text, place_text, thing
-
-_ACTIVITIES = {
-    "sleep": "sleeps (time.sleep)",
-    "computing": "is computing",
-    "event_loop": "runs an event loop whose tasks all wait",
-    "signal": "waits for a signal",
-    "holds_gil": "is in C code that does not release the interpreter lock (GIL)",
-    "unknown": "is",
-    "serving": "is a server that waits for requests",
-    "idle": "is idle (Ray runs no task in it)",
-    "debugger": "is paused by a debugger (at a breakpoint or an exception)",
-}
-
+from rldbg.live.diagnosis.process_nodes import process_nodes, stranger_node, strangers_of
+from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
+from rldbg.live.diagnosis.wait_words import thing
 
 # Who waits for the next item has nothing left to mark as done.
 _TAKING = {"queue_join": "queue_get"}
-AT_THE_MOMENT = "at the moment it waits for"
 _OWNED = {"thread": "is that thread", "import": "imports it", "gil": "holds it"}
 _RELATIONS = {
     "file_lock": "holds it",
@@ -51,9 +38,9 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
     ranks = {stack.get("role") for stack in stacks if stack.get("rank") is not None}
     for stack in stacks:
         by_rank = stack.get("rank") is not None and len(ranks) == 1
-        found += _process_nodes(stack, f"rank {stack['rank']}" if by_rank else str(stack["who"]), alone)
-    strangers = _strangers(stacks, {node.id[:2] for node in found})
-    found += [_stranger(host, facts) for (host, _), facts in strangers.items()]
+        found += process_nodes(stack, f"rank {stack['rank']}" if by_rank else str(stack["who"]), alone)
+    strangers = strangers_of(stacks, {node.id[:2] for node in found})
+    found += [stranger_node(host, facts) for (host, _), facts in strangers.items()]
     known = {node.id: node for node in found}
     for (host, pid), facts in strangers.items():
         node = known[host, pid, "process"]
@@ -63,9 +50,10 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
         for entry, node in _entries(stack, known):
             node.edges += _edges(entry["wait"], stack, node, known, stacks)
             if not node.edges and not node.wait.get("lost"):
-                node.wait = {**node.wait, "lost": why_lost(entry, node.wait, stack, known)}
+                node.wait = {**node.wait, "lost": why_lost(entry, node.wait, stack, known, stacks)}
                 # Other threads of the process run: a helper that waits for its next task is idle, not stuck.
                 node.background |= node.kind in DUTIES and not entry.get("main") and _goes_on(stack)
+    _count_arrived(found)
     awaited = {edge.target for node in found for edge in node.edges}
     for stack in stacks:
         for entry, node in _entries(stack, known):
@@ -103,114 +91,13 @@ def _goes_on(stack: WaitFacts) -> bool:
     return any(thread.get("moved") or thread["wait"]["kind"] == "computing" for thread in threads)
 
 
-def _process_nodes(stack: WaitFacts, who: str, alone: bool) -> Iterator[Node]:
-    base = process_id(stack)
-    threads = [thread for thread in stack.get("threads") or [] if "wait" in thread]
-    shown = [thread for thread in threads if not thread["background"]]
-    if not threads:
-        yield Node((*base, "process"), who, rank=stack.get("rank"), **_fate(stack))
-    for thread in threads:
-        label = _label(thread, who, alone=alone, single=len(shown) <= 1)
-        key = "main" if thread["main"] else thread["ident"]
-        yield _node((*base, key), label, thread, stack)
-    for task in stack.get("tasks") or []:
-        label = f"task {task['task']}" if alone else f"task {task['task']} of {who}"
-        yield _node((*base, "task", task["key"]), label, task, stack)
-
-
-def _strangers(stacks: Sequence[WaitFacts], seen: set[Id]) -> dict[Id, WaitFacts]:
-    """Processes that are waited for and were not inspected, and those that they wait for."""
-    found: dict[Id, WaitFacts] = {}
-    below = [(stack.get("host"), entry.get("wait") or {}) for stack in stacks for entry in all_entries(stack)]
-    while below:
-        behind = [(host, facts) for host, wait in below for facts in wait.get("processes") or []]
-        new = {(host, facts["pid"]): facts for host, facts in behind if (host, facts["pid"]) not in seen}
-        found |= new
-        seen |= set(new)
-        below = [(host, facts.get("wait") or {}) for (host, _), facts in new.items()]
-    return found
-
-
-def _stranger(host: Any, facts: WaitFacts) -> Node:
-    """A process of which only the kernel's information is known."""
-    ended = facts["state"] in ("zombie", "dead")
-    state = {"running": "is running", "sleeping": "has not ended", "stopped": "is suspended by a signal (SIGSTOP)"}
-    activity = f"has ended ({exit_text(str(facts.get('exit')))})" if ended else state.get(facts["state"], "is waiting")
-    label = f"process {facts['pid']} ({str(facts['command'])[:60]})"
-    wait = facts.get("wait") or {}
-    gone = "ended" if ended else "suspended" if facts["state"] == "stopped" else ""
-    # It matters only to who waits for it.
-    return Node((host, facts["pid"], "process"), label, wait=wait, activity=activity, gone=gone, background=True)
-
-
-def _label(thread: WaitFacts, who: str, *, alone: bool, single: bool) -> str:
-    """The process, where one thread of it matters; else the thread, with its process where there are several."""
-    if single and thread["main"]:
-        return who
-    name = "the main thread" if thread["main"] else f"thread {thread['thread']}"
-    return name if alone else f"{name} of {who}"
-
-
-def _fate(stack: WaitFacts) -> dict[str, Any]:
-    """What became of a process that has ended, crashed or is stopped."""
-    state, message = str(stack.get("state") or ""), str(stack.get("message") or "").partition("\n")[0]
-    if raised := stack.get("raised"):
-        where = place_text(raised.get("place"))
-        kept = [t["thread"] for t in stack.get("threads") or [] if not t["main"] and not t.get("daemon", True)]
-        alive = f"; its process is kept alive by thread {', '.join(kept[:3])}" if kept else ""
-        return {"activity": f"raised {raised['message']}" + (f" at {where}" if where else "") + alive, "gone": "raised"}
-    where = place_text(stack.get("raised_at")) or _stopped_place(stack)
-    if message and (state in ("crashed", "exited") or stack.get("reason") == "exception"):
-        held = ", and is held for inspection" if state == "stopped" else ""
-        return {"activity": f"raised {message}" + (f" at {where}" if where else "") + held, "gone": "raised"}
-    if stack.get("lost") or state in ("exited", "gone"):
-        how = f" ({exit_text(str(stack['exit']))})" if stack.get("exit") else ""
-        return {"activity": f"has ended{how}", "gone": "ended"}
-    if stack.get("suspended"):
-        return {"activity": "is suspended by a signal (SIGSTOP)", "gone": "suspended"}
-    if state == "stopped":
-        return {"activity": f"is stopped by the debugger at {where}", "gone": "paused"}
-    return {}
-
-
-def _stopped_place(stack: WaitFacts) -> str:
-    return f"{str(stack['file']).rpartition('/')[2]}:{stack['line']}" if stack.get("file") else ""
-
-
-def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
-    wait = dict(entry["wait"])
-    speaks = entry.get("main") if stack.get("raised") else stack.get("thread") in (None, entry.get("thread"))
-    fate = _fate(stack) if speaks else {}
-    activity = _ACTIVITIES.get(str(wait.get("kind")), "")
-    if wait.get("kind") == "sleep" and "task" in entry:
-        activity = "sleeps (asyncio.sleep)"
-        # Nothing wakes it while the thread of its event loop is blocked.
-        wait = {"kind": "turn"} if blocked_loops(stack) else wait
-    if wait.get("polls"):
-        ended = ended_children(stack)
-        looks = "polls without sleeping" if wait["kind"] == "computing" else "polls"
-        found = [*filter(None, [lock_file_text(wait.get("lock_file") or {})]), *ended]
-        activity = f"{looks} (a loop {wait['polls']}{'; ' if found else ''}{', '.join(found)})"
-    if entry.get("moved"):
-        # It is not stuck: what it waits for now it did not wait for a moment ago.
-        waits = wait.get("kind") not in (None, "", *RESTING)
-        wait, activity = {}, f"is running ({AT_THE_MOMENT} {thing(wait)})" if waits else "is running"
-    if wait.get("kind") == "idle" and any(not each.get("background", True) for each in all_entries(stack)):
-        activity = "runs its methods in other threads or tasks"
-    place = place_text(entry.get("place")) if wait.get("kind") != "idle" else ""
-    background = bool(entry.get("background")) and not (entry.get("main") and (fate or wait.get("kind") == "exit"))
-    if activity == "is" and (entry.get("kernel") or {}).get("state") == "sleeping":
-        activity = "waits in a call that is not recognised"
-    elif activity == "is" and not place:
-        activity = "does something that is not recognised"
-    gone = "ended" if wait.get("polls") and ended_children(stack, failed=True) else ""
-    gone = "paused" if wait.get("kind") == "debugger" else gone
-    facts: dict[str, Any] = {"activity": activity, "gone": gone} | fate
-    facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
-    facts["connections"] = frozenset(entry.get("connections") or ())
-    facts["serves"] = bool(entry.get("serves"))
-    facts["calls"] = frozenset(entry.get("calls") or ())
-    return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)
+def _count_arrived(nodes: Sequence[Node]) -> None:
+    """How many wait at a barrier of several processes: its own count is in memory that they share."""
+    shared = [node for node in nodes if node.kind == "barrier" and node.wait.get("shared")]
+    for node in shared:
+        if node.wait.get("count") is None:
+            same = [each for each in shared if each.wait["shared"] == node.wait["shared"]]
+            node.wait = {**node.wait, "count": len(same)}
 
 
 def _entries(stack: WaitFacts, known: Mapping[Id, Node]) -> Iterator[tuple[WaitFacts, Node]]:
@@ -366,11 +253,11 @@ def _pool_edges(
     # One that is idle now and was not a moment ago works for it as well.
     pooled = [t for t in in_pools if not t.get("background")] or [t for t in in_pools if t.get("moved")]
     if pooled and threads:
-        return [Edge((*base, thread_key(thread)), "works for the pool that should complete it") for thread in pooled]
+        return [Edge((*base, thread_key(thread)), "belongs to the pool that should complete it") for thread in pooled]
     below = stack.get("children") or [] if children else []
     fronts = [(base[0], child["pid"], front_of(child["pid"], base[0], known)) for child in below]
     busy = [child for child in fronts if child in known and not known[child].background]
-    return [Edge(child, "works for the process that should complete it") for child in busy]
+    return [Edge(child, "is a child process that should complete it") for child in busy]
 
 
 def _user_edge(user: WaitFacts, stack: WaitFacts, wait: WaitFacts) -> Edge | None:

@@ -7,6 +7,7 @@ from typing import Any
 from rldbg.live.diagnosis.wait_graph import Node
 
 _OUTPUTS = {1: "its standard output", 2: "its standard error"}
+_MOST_LISTED = 3
 _SIGNALS = {9: "SIGKILL", 15: "SIGTERM", 11: "SIGSEGV", 6: "SIGABRT", 2: "SIGINT", 7: "SIGBUS"}
 
 
@@ -230,7 +231,7 @@ def clause(node: Node) -> str:
 
 
 def _waits_for_itself(relation: str) -> str:
-    if relation.startswith("works for the pool"):
+    if relation.startswith("belongs to the pool"):
         return "all threads of the pool that should complete it wait for work of the same pool, as this one (deadlock)"
     return "it holds that itself (deadlock)" if "holds" in relation else f"it {relation} itself (deadlock)"
 
@@ -240,11 +241,26 @@ def _is_guess(step: tuple[Node, Node]) -> bool:
     return any(edge.relation.startswith("may ") for edge in before.edges if edge.target == node.id)
 
 
+def listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return ", ".join(names[:_MOST_LISTED]) + more
+
+
+def told_nodes(path: Sequence[Node]) -> list[Node]:
+    """Those of a path that say something: not a library's own task on the way."""
+    ends = (path[0], path[-1])
+    return [node for node in path if node in ends or not (node.background and node.waits and node.place)]
+
+
 def sentence(path: Sequence[Node]) -> str:
     """One path of the wait graph; a ring ends with the node that it began with."""
     parts = [clause(path[0])]
-    for before, node in pairwise(path):
-        relation = next((edge.relation for edge in before.edges if edge.target == node.id), "is waited for")
+    relations = {
+        id(before): next((edge.relation for edge in before.edges if edge.target == node.id), "is waited for")
+        for before, node in pairwise(path)
+    }
+    for before, node in pairwise(told_nodes(path)):
+        relation = relations[id(before)]
         if node is before:
             parts.append(_waits_for_itself(relation))
         elif node is path[0]:

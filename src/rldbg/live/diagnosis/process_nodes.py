@@ -1,0 +1,145 @@
+"""Threads, tasks and processes of a snapshot as nodes: what each is called, where it is, and what it does."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rldbg.agent.waits import is_users
+from rldbg.live.diagnosis.entries import all_entries, blocked_loops, process_id
+from rldbg.live.diagnosis.lost_waits import ended_children
+from rldbg.live.diagnosis.wait_graph import RESTING, Id, Node, WaitFacts
+from rldbg.live.diagnosis.wait_words import exit_text, lock_file_text, place_text, thing
+
+AT_THE_MOMENT = "at the moment it waits for"
+_ACTIVITIES = {
+    "sleep": "sleeps (time.sleep)",
+    "computing": "is computing",
+    "event_loop": "runs an event loop whose tasks all wait",
+    "signal": "waits for a signal",
+    "holds_gil": "is in C code that does not release the interpreter lock (GIL)",
+    "unknown": "is",
+    "serving": "is a server that waits for requests",
+    "idle": "is idle (Ray runs no task in it)",
+    "debugger": "is paused by a debugger (at a breakpoint or an exception)",
+}
+
+
+def process_nodes(stack: WaitFacts, who: str, alone: bool) -> Iterator[Node]:
+    base = process_id(stack)
+    threads = [thread for thread in stack.get("threads") or [] if "wait" in thread]
+    shown = [thread for thread in threads if not thread["background"]]
+    if not threads:
+        yield Node((*base, "process"), who, rank=stack.get("rank"), **_fate(stack))
+    for thread in threads:
+        label = _label(thread, who, alone=alone, single=len(shown) <= 1)
+        key = "main" if thread["main"] else thread["ident"]
+        yield _node((*base, key), label, thread, stack)
+    for task in stack.get("tasks") or []:
+        label = _task_name(task) if alone else f"{_task_name(task)} of {who}"
+        yield _node((*base, "task", task["key"]), label, task, stack)
+
+
+def _task_name(task: WaitFacts) -> str:
+    """Where asyncio has only numbered a task, what it runs."""
+    name, place = str(task["task"]), task.get("place") or {}
+    numbered = name.removeprefix("Task-").isdigit()
+    runs = str(place.get("function") or "").rpartition(".")[2]
+    frames = [str(f["function"]).rpartition(".")[2] for f in task.get("frames") or [] if is_users(str(f["file"]))]
+    runs = frames[-1] if frames else runs
+    return f"task {runs} ({name})" if numbered and runs else f"task {name}"
+
+
+def strangers_of(stacks: Sequence[WaitFacts], seen: set[Id]) -> dict[Id, WaitFacts]:
+    """Processes that are waited for and were not inspected, and those that they wait for."""
+    found: dict[Id, WaitFacts] = {}
+    below = [(stack.get("host"), entry.get("wait") or {}) for stack in stacks for entry in all_entries(stack)]
+    while below:
+        behind = [(host, facts) for host, wait in below for facts in wait.get("processes") or []]
+        new = {(host, facts["pid"]): facts for host, facts in behind if (host, facts["pid"]) not in seen}
+        found |= new
+        seen |= set(new)
+        below = [(host, facts.get("wait") or {}) for (host, _), facts in new.items()]
+    return found
+
+
+def stranger_node(host: Any, facts: WaitFacts) -> Node:
+    """A process of which only the kernel's information is known."""
+    ended = facts["state"] in ("zombie", "dead")
+    state = {"running": "is running", "sleeping": "has not ended", "stopped": "is suspended by a signal (SIGSTOP)"}
+    activity = f"has ended ({exit_text(str(facts.get('exit')))})" if ended else state.get(facts["state"], "is waiting")
+    label = f"process {facts['pid']} ({str(facts['command'])[:60]})"
+    wait = facts.get("wait") or {}
+    gone = "ended" if ended else "suspended" if facts["state"] == "stopped" else ""
+    # It matters only to who waits for it.
+    return Node((host, facts["pid"], "process"), label, wait=wait, activity=activity, gone=gone, background=True)
+
+
+def _label(thread: WaitFacts, who: str, *, alone: bool, single: bool) -> str:
+    """The process, where one thread of it matters; else the thread, with its process where there are several."""
+    if single and thread["main"]:
+        return who
+    name = "the main thread" if thread["main"] else f"thread {thread['thread']}"
+    if str(thread["thread"]).startswith("Dummy-"):
+        name += " (not started by Python's threading)"
+    return name if alone else f"{name} of {who}"
+
+
+def _fate(stack: WaitFacts) -> dict[str, Any]:
+    """What became of a process that has ended, crashed or is stopped."""
+    state, message = str(stack.get("state") or ""), str(stack.get("message") or "").partition("\n")[0]
+    if raised := stack.get("raised"):
+        where = place_text(raised.get("place"))
+        kept = [t["thread"] for t in stack.get("threads") or [] if not t["main"] and not t.get("daemon", True)]
+        alive = f"; its process is kept alive by thread {', '.join(kept[:3])}" if kept else ""
+        return {"activity": f"raised {raised['message']}" + (f" at {where}" if where else "") + alive, "gone": "raised"}
+    where = place_text(stack.get("raised_at")) or _stopped_place(stack)
+    if message and (state in ("crashed", "exited") or stack.get("reason") == "exception"):
+        held = ", and is held for inspection" if state == "stopped" else ""
+        return {"activity": f"raised {message}" + (f" at {where}" if where else "") + held, "gone": "raised"}
+    if stack.get("lost") or state in ("exited", "gone"):
+        how = f" ({exit_text(str(stack['exit']))})" if stack.get("exit") else ""
+        return {"activity": f"has ended{how}", "gone": "ended"}
+    if stack.get("suspended"):
+        return {"activity": "is suspended by a signal (SIGSTOP)", "gone": "suspended"}
+    if state == "stopped":
+        return {"activity": f"is stopped by the debugger at {where}", "gone": "paused"}
+    return {}
+
+
+def _stopped_place(stack: WaitFacts) -> str:
+    return f"{str(stack['file']).rpartition('/')[2]}:{stack['line']}" if stack.get("file") else ""
+
+
+def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
+    wait = dict(entry["wait"])
+    speaks = entry.get("main") if stack.get("raised") else stack.get("thread") in (None, entry.get("thread"))
+    fate = _fate(stack) if speaks else {}
+    activity = _ACTIVITIES.get(str(wait.get("kind")), "")
+    if wait.get("kind") == "sleep" and "task" in entry:
+        activity = "sleeps (asyncio.sleep)"
+        # Nothing wakes it while the thread of its event loop is blocked.
+        wait = {"kind": "turn"} if blocked_loops(stack) else wait
+    if wait.get("polls"):
+        ended = ended_children(stack)
+        looks = "polls without sleeping" if wait["kind"] == "computing" else "polls"
+        found = [*filter(None, [lock_file_text(wait.get("lock_file") or {})]), *ended]
+        activity = f"{looks} (a loop {wait['polls']}{'; ' if found else ''}{', '.join(found)})"
+    if entry.get("moved"):
+        # It is not stuck: what it waits for now it did not wait for a moment ago.
+        waits = wait.get("kind") not in (None, "", *RESTING)
+        wait, activity = {}, f"is running ({AT_THE_MOMENT} {thing(wait)})" if waits else "is running"
+    if wait.get("kind") == "idle" and any(not each.get("background", True) for each in all_entries(stack)):
+        activity = "runs its methods in other threads or tasks"
+    place = place_text(entry.get("place")) if wait.get("kind") != "idle" else ""
+    background = bool(entry.get("background")) and not (entry.get("main") and (fate or wait.get("kind") == "exit"))
+    if activity == "is" and (entry.get("kernel") or {}).get("state") == "sleeping":
+        activity = "waits in a call that is not recognised"
+    elif activity == "is" and not place:
+        activity = "does something that is not recognised"
+    gone = "ended" if wait.get("polls") and ended_children(stack, failed=True) else ""
+    gone = "paused" if wait.get("kind") == "debugger" else gone
+    facts: dict[str, Any] = {"activity": activity, "gone": gone} | fate
+    facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
+    facts["connections"] = frozenset(entry.get("connections") or ())
+    facts["serves"] = bool(entry.get("serves"))
+    facts["calls"] = frozenset(entry.get("calls") or ())
+    return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)
