@@ -162,7 +162,7 @@ def test_a_generator_whose_items_nobody_takes_is_named():
     idle = _worker("sampler", 2, "main_loop", {"kind": "idle"})
     waiting = _worker("caller", 1, "call", WAITING | {"tasks": ["Sampler.stats"]})
     said = _verdicts([waiting, idle], _view([_actor("sampler", 2)], tasks))
-    assert "sampler should run stats, but is still in Sampler.stream, which is suspended: a generator" in said
+    assert "sampler should run stats (queued behind stream), but is still in Sampler.stream, which is suspended" in said
 
 
 def test_an_actor_that_nobody_needs_any_more_is_no_reason():
@@ -314,7 +314,7 @@ def test_an_actor_that_is_stuck_in_its_constructor_is_followed_there():
 def test_an_actor_that_calls_itself_is_told():
     tasks = [_task("A.plan", "RUNNING", 1, "a"), _task("A.refine", "SUBMITTED_TO_WORKER", None, "a", parent="A.plan")]
     said = _verdicts([_worker("a", 1, "plan")], _view([_actor("a", 1)], tasks))
-    assert "it should run refine itself (deadlock)" in said
+    assert "it should run refine itself (queued behind plan) (deadlock)" in said
 
 
 def test_what_is_free_is_not_called_missing():
@@ -421,3 +421,75 @@ def test_an_actor_that_is_asked_for_by_name_and_does_not_exist_is_told():
     dead = _actor("learner", 2, "DEAD", death_cause={"actor_died_error_context": {"error_message": "exit code 1"}})
     assert "actor learner has died: exit code 1)" in _verdicts(stacks, _view([dead]))
     assert "learner has" not in _verdicts(stacks, _view([_actor("learner", 2)]))
+
+
+def _async_worker(who, pid, *functions, wait):
+    """An async actor: one asyncio task per call, and the thread of its event loop."""
+    stack = _worker(who, pid, "main_loop", {"kind": "idle"})
+    frames = [{"file": "/x/job.py", "line": 9, "function": f"Engine.{function}"} for function in functions]
+    stack["tasks"] = [
+        {"task": f"Task-{n}", "key": f"0x{n}", "loop": "0x9", "frames": [frame], "place": frame, "background": False}
+        | {"serves": True, "wait": dict(wait), "holds": []}
+        for n, frame in enumerate(frames)
+    ]
+    loop = dict(stack["threads"][0], thread="AsyncIO", ident=pid + 100, native=pid + 100, main=False)
+    stack["threads"].append(loop | {"wait": {"kind": "event_loop"}, "loops": True, "background": True})
+    return stack
+
+
+RUNNING_EVENT = {"kind": "event", "name": "self.running", "key": "0x7", "users": [], "ended_by": ["set"]}
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+def test_an_actor_that_runs_as_many_calls_as_it_can_is_told(calls):
+    """The call that would free the others is queued behind them, as resume behind generate."""
+    generating = [
+        _task(f"Engine.generate_{n}", "RUNNING", 2, "engine") | {"name": "Engine.generate"} for n in range(calls)
+    ]
+    queued = _task("Engine.load", "SUBMITTED_TO_WORKER", None, "engine", parent="call")
+    waits = RUNNING_EVENT | {"functions": ["resume:19"]}
+    engine = _async_worker("engine", 2, *["generate"] * calls, wait=waits)
+    caller = _worker("caller", 1, "call", WAITING | {"tasks": ["Engine.load"]})
+    said = _verdicts([caller, engine], _view([_actor("engine", 2)], [_task("call", "RUNNING", 1), queued, *generating]))
+    number = "the 4 calls" if calls == 4 else "the call"
+    assert (
+        f"is one of {number} that its actor runs, as many as max_concurrency allows: load is queued, and waits" in said
+    )
+    assert "should run load" not in said
+    assert "resume cannot be called either: its actor runs as many calls as it can" in said
+
+
+def test_who_has_not_come_to_a_barrier_of_an_actor_is_told():
+    tasks = [_task("Barrier.arrive", "RUNNING", 9, "barrier", parent="Engine.update")]
+    tasks += [_task("Engine.update", "RUNNING", 1, "engine_0"), _task("other", "RUNNING", 2)]
+    actors = [_actor("barrier", 9), *(_actor(f"engine_{n}", n + 1) | {"class_name": "Engine"} for n in range(3))]
+    waits = RUNNING_EVENT | {"functions": ["arrive:19"], "users": [{"who": "0x0", "acts": ["set"]}]}
+    barrier = _async_worker("barrier", 9, "arrive", wait=waits)
+    asks = _worker("engine_0", 1, "update", WAITING | {"tasks": ["Barrier.arrive"]})
+    idle = [_worker(f"engine_{n}", n + 1, "main_loop", {"kind": "idle"}) for n in (1, 2)]
+    for each in idle:
+        each["threads"][0]["background"] = True
+    said = _verdicts([barrier, asks, *idle], _view(actors, tasks))
+    assert "engine_1 has not called arrive: it is idle (Ray runs no task in it); engine_2 has not called arrive" in said
+
+
+@pytest.mark.parametrize("strategy", ["STRICT_PACK", "PACK", "SPREAD"])
+def test_a_placement_group_is_told_with_what_the_cluster_lacks_and_who_has_it(strategy):
+    bundles = [{"unit_resources": {"CPU": 1.0, "slot": 1.0}}] * 2
+    group = {"placement_group_id": "g", "name": "reference", "state": "PENDING", "bundles": bundles}
+    taken = {"placement_group_id": "t", "name": "policy", "state": "CREATED", "bundles": bundles, "strategy": "PACK"}
+    view = _view(groups=[group | {"strategy": strategy}, taken], free={"CPU": 4.0, "slot": 1.0})
+    view["nodes"][0]["total"] = {"CPU": 8.0, "slot": 3.0}
+    said = _verdicts([], view)
+    assert "its 2 bundles ask for 2 CPU, 2 slot; the cluster has 1 of 3 slot free" in said and "STRICT" not in said
+    assert said.endswith("in use by placement group policy")
+
+
+def test_a_placement_group_for_one_node_is_told_with_the_node_that_has_the_most():
+    bundles = [{"unit_resources": {"GPU": 4.0}}] * 2
+    group = {"placement_group_id": "g", "name": "tp", "state": "PENDING", "bundles": bundles, "strategy": "STRICT_PACK"}
+    view = _view(groups=[group], free={"GPU": 4.0})
+    view["nodes"] = [view["nodes"][0] | {"node_id": name, "total": {"GPU": 8.0}} for name in "ab"]
+    assert "STRICT_PACK wants all bundles on one node, and the node with the most has 4 of 8 GPU free" in _verdicts(
+        [], view
+    )

@@ -11,6 +11,7 @@ from rldbg.live.diagnosis.ray_deaths import death_cause, times_restarted
 from rldbg.live.diagnosis.ray_queues import lost_users, queue_actor
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
+from rldbg.live.diagnosis.wait_words import clause
 
 _DONE = frozenset({"FINISHED", "FAILED"})
 _CREATION = "ACTOR_CREATION_TASK"
@@ -70,6 +71,8 @@ class _Joining:
         self._processes = {process_id(stack) for stack in stacks}
         self._added: dict[Any, Node] = {}
         self._explained: set[Any] = set()
+        # Processes of actors that run as many calls as they can.
+        self._full: set[Any] = set()
 
     def joined(self) -> list[Node]:
         for node in self._nodes:
@@ -113,8 +116,28 @@ class _Joining:
             for other in others
             if not other.background
         ]
-        lost = "; ".join([*filter(None, [str(node.wait.get("lost") or "")]), *lost_users(self._ray)])
+        full = f"{' and '.join(sorted(methods))} cannot be called either: its actor runs as many calls as it can"
+        reasons = (
+            [full] if node.id[:2] in self._full else [*self._missing_callers(node, methods), *lost_users(self._ray)]
+        )
+        lost = "; ".join([*filter(None, [str(node.wait.get("lost") or "")]), *reasons])
         node.wait = {**node.wait, "lost": lost if not node.edges else ""}
+
+    def _missing_callers(self, node: Node, methods: set[str]) -> list[str]:
+        """Actors of the same class as those that wait in one of the methods, which have not called it."""
+        runs = {f"runs {each}" for each in methods}
+        waiting = {
+            each.id[:2]
+            for each in self._nodes
+            if any(edge.target[:2] == node.id[:2] and edge.relation in runs for edge in each.edges)
+        }
+        alive = [actor for actor in self._ray["actors"] if actor["state"] == "ALIVE"]
+        places = {actor["actor_id"]: self._place(actor["node_id"], actor["pid"]) for actor in alive}
+        classes = {actor["class_name"] for actor in alive if places[actor["actor_id"]] in waiting}
+        missing = [a for a in alive if a["class_name"] in classes and places[a["actor_id"]] not in waiting]
+        fronts = [self._worker(places[actor["actor_id"]], "") for actor in missing]
+        method = " or ".join(sorted(methods))
+        return [f"{front.label} has not called {method}: {_state(front)}" for front in fronts[:3] if front is not None]
 
     def _retries(self, node: Node) -> None:
         """A loop that calls a method again and again whose actor has died."""
@@ -242,8 +265,24 @@ class _Joining:
                 target.activity = f"is still in {begun[0]['name']}, {paused}"
             keeps_ending = actor is None and _attempts(task)
             target = target or (self._task_node(task) if keeps_ending else self._unseen(task, pid))
-            return [Edge(target.id, f"runs {method}" if runs else f"should run {method}")]
+            return [Edge(target.id, f"runs {method}" if runs else self._queued(method, task, target))]
         return [Edge(self._task_node(task).id, "is that task")]
+
+    def _queued(self, method: str, task: WaitFacts, target: Node) -> str:
+        """The part of what an actor runs in a call that it has not begun: it runs others, as many as it can at once."""
+        others = [
+            str(other["name"]).rpartition(".")[2]
+            for other in self._tasks.values()
+            if other["actor_id"] and other["actor_id"] == task["actor_id"] and other["state"].startswith("RUNNING")
+        ]
+        if target.id[2:] == ("main",) or not others:
+            return f"should run {method}" + (f" (queued behind {others[0]})" if len(others) == 1 else "")
+        loops = [node for node in self._by_process.get(target.id[:2], []) if node.kind == "event_loop"]
+        if "task" in target.id and not loops:
+            return f"keeps its actor from {method}"
+        self._full.add(target.id[:2])
+        calls = f"the {len(others)} calls" if len(others) > 1 else "the call"
+        return f"is one of {calls} that its actor runs, as many as max_concurrency allows: {method} is queued"
 
     def _unseen(self, task: WaitFacts, pid: Any) -> Node:
         """A worker that could not be inspected; it explains nothing."""
@@ -352,6 +391,11 @@ class _Joining:
                 label = group_label(group)
                 lack = f"it is pending{self._resources.lack_of_group(group)}"
                 yield Node(("ray_group", label), label, wait={"kind": "ray_task", "text": "resources", "lost": lack})
+
+
+def _state(node: Node) -> str:
+    """What a node does, in a sentence that has named it."""
+    return clause(node).replace(node.label, "it", 1)
 
 
 def _schedule(lack: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rldbg.live.diagnosis.wait_graph import WaitFacts
+from rldbg.live.diagnosis.wait_words import listed
 
 _STRATEGIES = {"STRICT_SPREAD": "each bundle on a node of its own", "STRICT_PACK": "all bundles on one node"}
 
@@ -40,18 +41,17 @@ class RayResources:
         ):
             return ""
         asked = _amounts(plain)
-        free = ", ".join(
-            f"{_amount(name, max((node['free'].get(name, 0) for node in alive), default=0))} of "
-            f"{_amount(name, max((node['total'].get(name, 0) for node in alive), default=0))} {name}"
-            for name in plain
-        )
-        return f": it asks for {asked}; the node with the most has {free} free{self._users(plain)}"
+        free = ", ".join(_of(name, _most(alive, "free", name), _most(alive, "total", name)) for name in plain)
+        return f": it asks for {asked}; the node with the most has {free} free{self._users(self._scarce(plain))}"
 
-    def _users(self, wanted: Mapping[str, float]) -> str:
-        """The users of the scarce resource: live actors, tasks that run and do not wait, and placement groups, also
-        unused ones."""
+    def _scarce(self, wanted: Mapping[str, float]) -> list[str]:
+        """What no node has enough of."""
         alive = [node["free"] for node in self._ray["nodes"] if node["alive"]]
-        scarce = [name for name, amount in wanted.items() if all(free.get(name, 0) < amount for free in alive)]
+        return [name for name, amount in wanted.items() if all(free.get(name, 0) < amount for free in alive)]
+
+    def _users(self, scarce: Sequence[str]) -> str:
+        """The users of what is scarce: live actors, tasks that run and do not wait, and placement groups, also unused
+        ones."""
         actors = [actor for actor in self._ray["actors"] if actor["state"] == "ALIVE"]
         tasks = [task for task in self._ray["tasks"] if task["state"] == "RUNNING" and task["type"] == "NORMAL_TASK"]
         using = Counter(
@@ -62,21 +62,27 @@ class RayResources:
         )
         groups = [group for group in self._ray["placement_groups"] if group["state"] == "CREATED"]
         using.update(group_label(group) for group in groups if any(_all_bundles(group).get(name) for name in scarce))
-        words = [f"{name} ({count} times)" if count > 1 else name for name, count in using.most_common(3)]
-        return f"; in use by {', '.join(words)}{' and others' if len(using) > 3 else ''}" if using else ""
+        words = [f"{name} ({count} times)" if count > 1 else name for name, count in using.most_common()]
+        return f"; in use by {listed(sorted(words))}" if using else ""
 
     def lack_of_group(self, group: WaitFacts) -> str:
         """Why a placement group cannot be placed: what no node has, or that its bundles fit only one by one."""
         if lack := self.lack(_bundles(group)):
             return lack
-        alive = len([node for node in self._ray["nodes"] if node["alive"]])
-        asked = f"{len(group.get('bundles') or [])} bundles ask for {_amounts(_all_bundles(group))}"
-        strategy = str(group.get("strategy") or "")
-        nodes = "1 node" if alive == 1 else f"{alive} nodes"
-        wish = _STRATEGIES.get(strategy, "")
+        alive = [node for node in self._ray["nodes"] if node["alive"]]
+        whole, strategy = _all_bundles(group), str(group.get("strategy") or "")
+        asked = f"its {len(group.get('bundles') or [])} bundles ask for {_amounts(whole)}"
+        nodes = "1 node" if len(alive) == 1 else f"{len(alive)} nodes"
+        wish = f"{strategy} wants {_STRATEGIES[strategy]}" if strategy in _STRATEGIES else ""
+        if short := [name for name, amount in whole.items() if _sum(alive, "free", name) < amount]:
+            free = [f"{_of(name, _sum(alive, 'free', name), _sum(alive, 'total', name))}" for name in short]
+            return f": {asked}; the cluster has {', '.join(free)} free{self._users(short)}"
+        if strategy == "STRICT_PACK" and (scarce := self._scarce(whole)):
+            most = [_of(name, _most(alive, "free", name), _most(alive, "total", name)) for name in scarce]
+            return f": {asked}; {wish}, and the node with the most has {', '.join(most)} free{self._users(scarce)}"
         if wish:
-            return f": its {asked}; {strategy} wants {wish}, and the cluster has {nodes}"
-        return f": its {asked}, each fits on a node, but not all of them at once ({nodes})"
+            return f": {asked}; {wish}, and the cluster has {nodes}"
+        return f": {asked}, each fits on a node, but not all of them at once ({nodes})"
 
 
 def _is_selected(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
@@ -100,6 +106,18 @@ def _known(nodes: Iterable[WaitFacts], selector: Mapping[str, str]) -> str:
 
 def group_label(group: WaitFacts) -> str:
     return f"placement group {group['name'] or group['placement_group_id'][:8]}"
+
+
+def _sum(nodes: Iterable[WaitFacts], what: str, name: str) -> float:
+    return float(sum(node[what].get(name, 0) for node in nodes))
+
+
+def _most(nodes: Iterable[WaitFacts], what: str, name: str) -> float:
+    return max((float(node[what].get(name, 0)) for node in nodes), default=0.0)
+
+
+def _of(name: str, free: float, total: float) -> str:
+    return f"{_amount(name, free)} of {_amount(name, total)} {name}"
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

@@ -233,7 +233,8 @@ def clause(node: Node) -> str:
 def _waits_for_itself(relation: str) -> str:
     if relation.startswith("belongs to the pool"):
         return "all threads of the pool that should complete it wait for work of the same pool, as this one (deadlock)"
-    return "it holds that itself (deadlock)" if "holds" in relation else f"it {relation} itself (deadlock)"
+    part, begins, why = relation.partition(" (")
+    return "it holds that itself (deadlock)" if "holds" in relation else f"it {part} itself{begins}{why} (deadlock)"
 
 
 def _is_guess(step: tuple[Node, Node]) -> bool:
