@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from rldbg.agent.waits.lasting_waits import ended_by_signal, is_nobody_elses
 from rldbg.agent.waits.objects import OwnFrame
+from rldbg.agent.waits.reasons import ended_by_signal, is_nobody_elses
 from rldbg.agent.waits.source import Sources
 
 SET = frozenset({"set"})

@@ -70,7 +70,14 @@ def failed_tasks(tasks: list[Object]) -> list[dict[str, Any]]:
             found.append({"kind": "task", "name": text, "exit": "was cancelled"})
         elif error is not None and is_a(error, "BaseException") and not is_a(error, "CancelledError"):
             text = (name.text() if name is not None else None) or "task"
-            found.append({"kind": "task", "name": text, "exit": f"has ended: {exception_text(error)}"})
+            raised = error.raised_in()
+            place = raised[users_place(raised) or 0] if raised else None
+            where = (
+                f" at {place.file.rpartition('/')[2]}:{place.line} ({place.function.rpartition('.')[2]})"
+                if place
+                else ""
+            )
+            found.append({"kind": "task", "name": text, "exit": f"has ended: {exception_text(error)}{where}"})
     return found
 
 

@@ -75,11 +75,12 @@ class FarObject:
 
     def get(self, name: str) -> "FarObject | None":
         place = next((_PLACES[base, name] for base in self.bases() if (base, name) in _PLACES), None)
-        if place is not None:
-            return self._at(self._memory.layout[place])
-        own = self.attributes().get(name)
+        # Futures of threads are written in Python, and keep these as attributes.
+        own = self.attributes().get(name) if place is None or is_a(self, "Future") else None
         if own is not None:
             return own  # type: ignore[return-value]
+        if place is not None:
+            return self._at(self._memory.layout[place])
         start = self._address if self.kind == "type" else self._type
         for each in self._type_chain(start):
             table = object_at(self._memory, self._memory.word(each + _DICT_OF_TYPE))

@@ -84,12 +84,20 @@ def _condition(frame: Frame, looking: Looking) -> Wait:
     value = frame.variable("self")
     lock = value.get("_lock") if value is not None else None
     return own_wait(
-        frame, "condition", looking, "wait", "wait_for", lock=f"{lock.address:#x}" if lock is not None else ""
+        frame,
+        "condition",
+        looking,
+        "wait",
+        "wait_for",
+        lock=f"{lock.address:#x}" if lock is not None else "",
+        until=looking.sources.polled(looking.place) if looking.place is not None else "",
     )
 
 
 def _semaphore(frame: Frame, looking: Looking) -> Wait:
-    wait = own_wait(frame, "semaphore", looking, "acquire", "__enter__")
+    value = frame.variable("self")
+    limit = value.get("_initial_value") if value is not None else None
+    wait = own_wait(frame, "semaphore", looking, "acquire", "__enter__", limit=limit.number() if limit else None)
     return wait | {"choices": [{"name": wait["name"], "key": wait["key"], "owner": None}]}
 
 

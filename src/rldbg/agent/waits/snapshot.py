@@ -1,9 +1,8 @@
 """Everything known about the waits of one process, as plain data that can be sent and merged with others."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from .blocking import wait_of
 from .chosen import OURS, given_name
@@ -28,18 +27,16 @@ from .kernel import (
     thread_numbers,
     threading_libraries,
 )
-from .lasting_waits import ended_by_signal, is_nobody_elses
 from .lock_files import lock_file
-from .looking import Looking, Wait, is_ray_queue, shared_key
+from .looking import Looking, Wait
 from .objects import Frame, Object, is_a
 from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
-from .source import SETTING, Sources
-from .starters import starters
+from .relations import name_by_others, relate
+from .source import Sources
 from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
 
-_Key = TypeVar("_Key")
 _ADDED_TO_STACKS = (
     "native",
     "background",
@@ -60,23 +57,9 @@ _MOST_HELD = 100
 # Loops that are written in C show only who runs them.
 _LOOPS = ("asyncio/base_events.py", "asyncio/runners.py")
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
-# These are often kept in a table by request, and ended by who looks them up there.
-_DISPATCHED = ("future", "event")
 # Waits that are followed through processes which are not inspected otherwise, and through how many.
 _FOLLOWED, _MOST_BEHIND = ("child", "pipe", "stdin", "file_lock"), 4
 _READING = ("queue_get", "stream", "stdin")
-_FILLING = frozenset({"put", "put_nowait", "send", "send_bytes", "put_async", "put_nowait_batch"})
-_OPPOSITE = {
-    "queue_get": _FILLING,
-    "queue_put": frozenset({"get", "get_nowait", "get_async", "get_nowait_batch"}),
-    "queue_join": frozenset({"task_done"}),
-    "event": frozenset({"set"}),
-    "condition": frozenset({"notify", "notify_all"}),
-    "semaphore": frozenset({"release"}),
-    "barrier": frozenset({"wait"}),
-    "future": frozenset({"set_result", "set_exception", "cancel"}),
-    "store": SETTING,
-}
 
 
 def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: bool = False) -> Facts:
@@ -110,8 +93,8 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
             {name for frame in frames if is_users(frame.file) for name in sources.remote_calls(frame)}
         )
         entry["sets"] = [key for frame in frames if is_users(frame.file) for key in sources.keys_set(frame)]
-    _name_by_others(waiting, sources)
-    _relate(waiting, sources)
+    name_by_others(waiting, sources)
+    relate(waiting, sources)
     for task in tasks:
         task["frames"] = [frame_facts(frame) for frame in task["frames"]]
     ranks = _name_groups([entry["wait"] for entry in entries], modules)
@@ -225,85 +208,6 @@ def _connections(frames: Sequence[Frame], sources: Sources) -> list[int]:
     found += [number.number() for number in numbers if number is not None]
     found += [number for frame in own if is_users(frame.file) for number in sources.files_used(frame)]
     return sorted({each for each in found if each is not None})
-
-
-def _relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> None:
-    """For each wait for an object: who else can reach it and does what with it, and which functions would end it."""
-    used = [(entry, list(chain.from_iterable(_uses(frame, sources) for frame in frames))) for entry, frames in waiting]
-    reached = [(entry, _methods((each.address, method) for each, method in uses)) for entry, uses in used]
-    for (entry, uses), (_, frames) in zip(used, waiting, strict=True):
-        at_hand = [*((each, method) for each, method in uses if method), *_kept_ray_queues(frames)]
-        shared = _methods((key, method) for each, method in at_hand if (key := shared_key(each)))
-        entry["shares"] = {key: sorted(methods) for key, methods in shared.items()}
-    for entry, frames in waiting:
-        wait = entry["wait"]
-        named_in, opposite = wait.pop("named_in", None), _OPPOSITE.get(wait["kind"])
-        user = users_place(frames)
-        place = named_in or (frames[user] if user is not None else None)
-        if place is not None and wait["kind"] == "lock":
-            names = [str(choice["name"]) for choice in wait.get("choices") or []][:1]
-            wait["takers"] = [each for name in names for each in sources.functions_keeping(place, name)]
-            wait["starters"] = starters(wait["takers"], place, frames, sources)
-        if opposite is None:
-            continue
-        address = int(wait.get("key") or "0", 16)
-        wait["ended_by"] = sorted(opposite)
-        wait["users"] = [
-            {"who": other.get("thread") or other["key"], "acts": sorted(objects[address] & opposite)}
-            for other, objects in reached
-            if other is not entry and address in objects
-        ]
-        if wait["kind"] in _DISPATCHED and not any(user["acts"] for user in wait["users"]):
-            wait["users"] += [
-                {"who": other.get("thread") or other["key"], "acts": [], "may": True}
-                for other, running in waiting
-                if other is not entry and any(is_users(f.file) and sources.may_act(f, opposite) for f in running)
-            ]
-        if place is not None and wait.get("name"):
-            wait["functions"] = sources.functions_calling(place, wait["name"], opposite)
-            wait["starters"] = starters(wait["functions"], place, frames, sources)
-            if wait["kind"] in _DISPATCHED:
-                wait["by_signal"] = ended_by_signal(place, wait["name"], wait["functions"], opposite, sources)
-        if place is not None and wait["kind"] in _DISPATCHED:
-            wait["nobody_elses"] = is_nobody_elses(place, sources)
-
-
-def _name_by_others(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> None:
-    """Where no line of the user is on the stack of who waits (a method that was handed to a pool or a thread), what the
-    functions of others call the object."""
-    unnamed: dict[str, list[Wait]] = {}
-    for entry, _ in waiting:
-        if entry["wait"].get("key") and not entry["wait"].get("name", True):
-            unnamed.setdefault(str(entry["wait"]["key"]), []).append(entry["wait"])
-    for frame in (frame for _, frames in waiting for frame in frames if unnamed and is_users(frame.file)):
-        for value, name in sources.names(frame):
-            for wait in unnamed.pop(f"{value.address:#x}", ()):
-                wait |= {"name": name, "named_in": frame}
-
-
-def _kept_ray_queues(frames: Sequence[Frame]) -> Iterable[tuple[Object, str]]:
-    """Queues in attributes of the current object: what fills them may be a method that is not running yet."""
-    owners = [frame.locals().get("self") for frame in frames if is_users(frame.file)]
-    kept = chain.from_iterable(owner.attributes().values() for owner in owners if owner is not None)
-    return [(each, "") for each in kept if is_ray_queue(each)]
-
-
-def _uses(frame: Frame, sources: Sources) -> Iterable[tuple[Object, str]]:
-    if is_users(frame.file):
-        return sources.uses(frame)
-    if frame.file.endswith("concurrent/futures/thread.py") and frame.function.endswith("_WorkItem.run"):
-        # A thread of a pool completes the future of what it runs.
-        item = frame.variable("self")
-        future = item.get("future") if item is not None else None
-        return [(future, "set_result")] if future is not None else []
-    return []
-
-
-def _methods(uses: Iterable[tuple[_Key, str]]) -> dict[_Key, set[str]]:
-    found: dict[_Key, set[str]] = {}
-    for key, method in uses:
-        found.setdefault(key, set()).update([method] if method else [])
-    return found
 
 
 def _name_groups(waits: list[Wait], modules: Mapping[str, Object]) -> int:

@@ -101,7 +101,7 @@ class Sources:
             test, word = ends[0], "until"
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, word = test.operand, "until"
-        return f"{word} `{ast.unparse(test)[:100]}`{_values_in(test, frame)}"
+        return f"{word} `{ast.unparse(test)[:100]}`{values_in(test, frame)}"
 
     def spins(self, frame: Frame) -> str:
         """What a loop around the line looks for without doing anything else."""
@@ -222,7 +222,8 @@ class Sources:
         for function, method, line in self._method_calls(frame, name):
             if method in methods:
                 found.setdefault(function, f"{function}:{line}")
-        return list(found.values())
+        # A constructor has run before.
+        return [line for function, line in found.items() if function != "__init__"] or list(found.values())
 
     def functions_keeping(self, frame: Frame, name: str) -> list[str]:
         """Functions that acquire a lock of this name and do not release it themselves, as `name:line`."""
@@ -268,7 +269,7 @@ def _tried(loop: ast.While | ast.For | ast.AsyncFor, frame: Frame) -> str:
         caught = [value for handler in node.handlers if (value := frame.variable(handler.name or "")) is not None]
         texts = [exception_text(value) for value in caught if is_a(value, "BaseException")]
         after = f"after each {' or '.join(kinds)[:80]}" if kinds else "after each exception"
-        last = f" (the last: {texts[0]})" if texts else _values_in(ast.List(list(noted)), frame)
+        last = f" (the last: {texts[0]})" if texts else values_in(ast.List(list(noted)), frame)
         return f"that tries `{ast.unparse(calls[0])[:100]}` again {after}{last}"
     return ""
 
@@ -281,12 +282,15 @@ def _spans_any(body: list[ast.stmt], line: int) -> bool:
     return any(_spans(node, line) for node in body)
 
 
-def _values_in(expression: ast.expr, frame: Frame) -> str:
-    """Texts and numbers of the variables in an expression, as far as they are plain."""
-    named = [node for node in ast.walk(expression) if isinstance(node, ast.Name | ast.Attribute)]
+def values_in(expression: ast.expr, frame: Frame) -> str:
+    """Texts, numbers and lengths of the variables in an expression, as far as they are plain."""
     found: dict[str, str] = {}
-    for node in named:
-        value = resolve(node, frame)
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "len" and len(node.args) == 1:
+            counted = resolve(node.args[0], frame)
+            size = counted.length() if counted is not None else None
+            found |= {ast.unparse(node): str(size)} if size is not None else {}
+        value = resolve(node, frame) if isinstance(node, ast.Name | ast.Attribute) else None
         plain = path_text(value) or (value.text() if value.text() is not None else value.number()) if value else None
         if plain is not None:
             found[ast.unparse(node)] = repr(plain)[:80]

@@ -15,8 +15,8 @@ _FIXES = {
 }
 _SAME_ORDER = "make all ranks call the same collectives in the same order"
 _RING_FIXES = {
-    "lock": "take the locks in the same order everywhere, or one lock for both",
-    "file_lock": "take the locks in the same order everywhere, or one lock for both",
+    "lock": "take the locks in the same order everywhere, or use one lock",
+    "file_lock": "take the locks in the same order everywhere, or use one lock",
     "collective": _SAME_ORDER,
     "cuda": _SAME_ORDER,
     "ray_get": "do not call ray.get on an actor that can call back: await in async actors, or return the reference",

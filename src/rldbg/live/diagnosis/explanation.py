@@ -93,7 +93,8 @@ def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:
     if found_in and len(found.ranks) == 1 and reasons:
         found = replace(found, verdict=f"{verdict}; {reasons.pop(0)}")
     if found.kind == "absent" and _all_compute(found.ranks, graph):
-        found = replace(found, kind="computing", fix=(SLOW,))
+        verdict = found.verdict.replace(" never entered ", " has not entered yet ", 1)
+        found = replace(found, verdict=verdict, kind="computing", fix=(SLOW,))
     return replace(found, evidence=(*reasons[:3], *found.evidence))
 
 

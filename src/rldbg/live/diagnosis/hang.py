@@ -34,7 +34,7 @@ class HangDiagnosis:
         return Finding(
             id=f"hang.{self.kind}",
             severity=Severity.INFO if harmless else Severity.ERROR,
-            where=self.where or (f"ranks {', '.join(map(str, self.ranks))}" if self.ranks else "all ranks"),
+            where=self.where or (_ranks(self.ranks) if self.ranks else "all ranks"),
             evidence=self.evidence,
             cause=self.verdict,
             fix=self.fix,

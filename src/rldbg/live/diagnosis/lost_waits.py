@@ -78,7 +78,9 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
     if kind == "lock" or (kind == "semaphore" and _releases_itself(entry, wait)):
         who = "task" if "task" in entry else "thread"
         holders = f"no {who} is seen holding it: it was acquired and never released"
-        if wait.get("takers"):
+        if wait.get("skipped"):
+            holders += f" ({_skipped(wait)})"
+        elif wait.get("takers"):
             holders += f" ({_listed(wait['takers'])} acquires it, and does not release it itself)"
         if stack.get("forked"):
             holders += ", here or by a thread of the parent when this process was forked"
@@ -106,6 +108,8 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
             nobody = f"in its file only {listed} would {DUTIES[kind][1]}, and no thread or task is seen running {them}"
         else:
             nobody = f"no thread or process is seen that would {DUTIES[kind][1]}"
+        if wait.get("guard"):
+            nobody += f" ({str(functions[0]).partition(':')[0]} does so only if {wait['guard']})"
         return f"{nobody}: {gone}" if gone else nobody
     if kind == "native_lock":
         forked = "a fork copies such locks without the threads that hold them or wait for work"
@@ -144,6 +148,17 @@ def _all_of_pool(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> int:
     pooled = [thread for thread in stack.get("threads") or [] if thread.get("pooled")] if entry.get("pooled") else []
     same = [each for each in pooled if each["wait"].get("key") == wait.get("key")]
     return len(pooled) if len(same) == len(pooled) else 0
+
+
+def _skipped(wait: WaitFacts) -> str:
+    """A release that an exception has skipped, or may have."""
+    skipped, failed = wait["skipped"], wait.get("failed") or {}
+    text = f"{skipped['function']} acquires it in line {skipped['acquired']} and releases it in line"
+    text += f" {skipped['released']}, which an exception in between skips"
+    if not failed:
+        return text
+    futures = f"{failed['count']} futures have" if failed["count"] > 1 else "1 future has"
+    return f"{text}: {futures} failed there with {failed['raised']} at {place_text(failed)}"
 
 
 def _who_was_started(wait: WaitFacts, stack: WaitFacts, known: str) -> str:

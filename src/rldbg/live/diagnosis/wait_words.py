@@ -140,8 +140,10 @@ _THINGS = {
     "queue_put": _queue,
     "queue_join": _queue,
     "event": lambda wait, name: f"{named('event', name)} to be set",
-    "condition": lambda wait, name: f"{named('condition', name)} to be notified",
-    "semaphore": lambda wait, name: named("semaphore", name),
+    "condition": lambda wait, name: f"{named('condition', name)} to be notified{_looped(wait)}",
+    "semaphore": lambda wait, name: (
+        named("semaphore", name) + (f" (0 of {wait['limit']} free)" if wait.get("limit") else "")
+    ),
     "barrier": _barrier,
     "thread": lambda wait, name: f"thread {wait.get('thread') or name} to end",
     "exit": lambda wait, name: "its other threads to end; its main program is over",
@@ -150,7 +152,7 @@ _THINGS = {
     "poll": lambda wait, name: (
         f"data on any of {wait['count']} files or connections" if wait["count"] > 1 else "an event"
     ),
-    "task": lambda wait, name: wait.get("text") or (f"task `{name}`" if name else "another task"),
+    "task": lambda wait, name: wait.get("text") or _task(wait, name),
     "turn": lambda wait, name: "its event loop, which a call blocks",
     "child": _child,
     "pipe": _pipe,
@@ -178,6 +180,16 @@ _THINGS = {
     "ray_get": _ray,
     "ray_task": _ray,
 }
+
+
+def _task(wait: Any, name: str) -> str:
+    if not name:
+        return "another task"
+    return f"{'the tasks of' if len(wait.get('keys') or ()) > 1 else 'task'} `{name}`"
+
+
+def _looped(wait: Any) -> str:
+    return f", in a loop {wait['until']}" if wait.get("until") else ""
 
 
 def _age(seconds: float) -> str:

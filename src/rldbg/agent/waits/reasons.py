@@ -1,0 +1,136 @@
+"""Why what would end a wait has not happened: a condition around it that does not hold, a release that an exception
+skips, calls that have failed; or that it is meant to last, until a signal ends the program."""
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from .kernel import Facts
+from .objects import Frame, Object, exception_text, is_a
+from .places import is_users
+from .source import FUNCTIONS, Sources, own_nodes, values_in
+
+_MOST_LOOKED_AT = 200
+_SHOWN = 100
+_MADE_HERE = frozenset({"Event", "Condition", "Future", "create_future"})
+_HANDLERS = frozenset({"signal", "add_signal_handler"})
+
+
+def guard(functions: Sequence[str], name: str, methods: frozenset[str], place: Frame, sources: Sources) -> str:
+    """The condition under which a function of the place's file (as `name:line`) ends the wait, with its values where
+    they can be read in this frame; empty where one does so in any case, or it is not clear which one will."""
+    names, last, tree = (
+        {each.partition(":")[0] for each in functions},
+        name.rpartition(".")[2],
+        sources.tree(place.file),
+    )
+    tests: list[ast.expr | None] = []
+    for function in ast.walk(tree) if tree is not None and len(names) == 1 else ():
+        if isinstance(function, FUNCTIONS) and function.name in names:
+            tests += [test for call, test in _guarded(function, None) if _is_called_on(call, last, methods)]
+    test = tests[0] if len(tests) == 1 else None
+    return f"`{ast.unparse(test)[:_SHOWN]}`{values_in(test, place)}" if test is not None else ""
+
+
+def _guarded(node: ast.AST, test: ast.expr | None) -> Iterator[tuple[ast.Call, ast.expr | None]]:
+    """Calls, each with the innermost condition that it depends on."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            continue
+        if isinstance(child, ast.Call):
+            yield child, test
+        depends = isinstance(node, ast.If) and child in node.body
+        yield from _guarded(child, node.test if depends and isinstance(node, ast.If) else test)
+
+
+def _is_called_on(call: ast.Call, last: str, methods: frozenset[str]) -> bool:
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr not in methods:
+        return False
+    return ast.unparse(function.value).rpartition(".")[2] == last
+
+
+def skipped_release(name: str, place: Frame, sources: Sources) -> Facts:
+    """A function that acquires a lock or semaphore and releases it further down, where an exception in between skips
+    that: `function`, and the lines `acquired` and `released`."""
+    last, tree = name.rpartition(".")[2], sources.tree(place.file)
+    for function in ast.walk(tree) if tree is not None else ():
+        if not isinstance(function, FUNCTIONS):
+            continue
+        lines = {
+            method: [
+                call.lineno for call, _ in _guarded(function, None) if _is_called_on(call, last, frozenset({method}))
+            ]
+            for method in ("acquire", "release")
+        }
+        safe = [node for each in own_nodes(function) if isinstance(each, ast.Try) for node in each.finalbody]
+        calls = [node for each in safe for node in ast.walk(each) if isinstance(node, ast.Call)]
+        kept = any(_is_called_on(call, last, frozenset({"release"})) for call in calls)
+        taken, released = min(lines["acquire"], default=0), max(lines["release"], default=0)
+        if taken and released > taken + 1 and not kept:
+            return {"function": function.name, "acquired": taken, "released": released}
+    return {}
+
+
+def failed_calls(skipped: Facts, stacks: Sequence[Sequence[Frame]]) -> Facts:
+    """Futures in the variables of current functions that an exception between these lines has ended: how many, and what
+    the first one raised at which line."""
+    found = []
+    for future in _futures(frame for frames in stacks for frame in frames if is_users(frame.file)):
+        error = future.get("_exception")
+        if error is None or not is_a(error, "BaseException"):
+            continue
+        for place in error.raised_in():
+            if _is_between(place, skipped):
+                found.append({"raised": exception_text(error), "file": place.file, "line": place.line})
+                break
+    return found[0] | {"count": len(found), "function": skipped["function"]} if found else {}
+
+
+def _is_between(place: Frame, skipped: Facts) -> bool:
+    own = place.function.rpartition(".")[2] == skipped["function"]
+    return own and bool(skipped["acquired"] <= place.line < skipped["released"])
+
+
+def _futures(frames: Iterator[Frame]) -> Iterator[Object]:
+    seen: set[int] = set()
+    for value in (value for frame in frames for value in frame.locals().values()):
+        for each in (value, *value.elements()[:_MOST_LOOKED_AT]):
+            if is_a(each, "Future") and each.address not in seen:
+                seen.add(each.address)
+                yield each
+
+
+def is_nobody_elses(frame: Frame, sources: Sources) -> bool:
+    """Whether the line waits for an object that it makes itself (`await asyncio.Event().wait()`): so do programs that
+    only serve, and stay until they are ended."""
+    for node in sources.on_line(frame):
+        if isinstance(node, ast.Await) and _makes(node.value):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _makes(node.func.value):
+            return True
+    return False
+
+
+def _makes(expression: ast.expr) -> bool:
+    return isinstance(expression, ast.Call) and _last_name(expression.func) in _MADE_HERE
+
+
+def ended_by_signal(frame: Frame, name: str, functions: list[str], methods: frozenset[str], sources: Sources) -> bool:
+    """Whether the handler of a signal ends the wait: one of these functions (as `name:line`), or a method of what is
+    waited for."""
+    last, ending = name.rpartition(".")[2], {each.partition(":")[0] for each in functions}
+    tree = sources.tree(frame.file)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
+    given = [each for call in calls if _last_name(call.func) in _HANDLERS for each in call.args]
+    for node in (inner for each in given for inner in ast.walk(each)):
+        if isinstance(node, ast.Attribute) and node.attr in methods and _last_name(node.value) == last:
+            return True
+        if isinstance(node, ast.Name | ast.Attribute) and _last_name(node) in ending:
+            return True
+    return False
+
+
+def _last_name(expression: ast.expr) -> str:
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
