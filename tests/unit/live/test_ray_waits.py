@@ -424,7 +424,7 @@ def test_an_actor_that_is_asked_for_by_name_and_does_not_exist_is_told():
 
 
 def _async_worker(who, pid, *functions, wait):
-    """An async actor: one asyncio task per call, and the thread of its event loop."""
+    """An async actor: one asyncio task per call."""
     stack = _worker(who, pid, "main_loop", {"kind": "idle"})
     frames = [{"file": "/x/job.py", "line": 9, "function": f"Engine.{function}"} for function in functions]
     stack["tasks"] = [
@@ -432,8 +432,6 @@ def _async_worker(who, pid, *functions, wait):
         | {"serves": True, "wait": dict(wait), "holds": []}
         for n, frame in enumerate(frames)
     ]
-    loop = dict(stack["threads"][0], thread="AsyncIO", ident=pid + 100, native=pid + 100, main=False)
-    stack["threads"].append(loop | {"wait": {"kind": "event_loop"}, "loops": True, "background": True})
     return stack
 
 

@@ -277,8 +277,9 @@ class _Joining:
         ]
         if target.id[2:] == ("main",) or not others:
             return f"should run {method}" + (f" (queued behind {others[0]})" if len(others) == 1 else "")
-        loops = [node for node in self._by_process.get(target.id[:2], []) if node.kind == "event_loop"]
-        if "task" in target.id and not loops:
+        own = self._by_process.get(target.id[:2], [])
+        if any("task" not in node.id and node.id[2:] != ("main",) and not node.background for node in own):
+            # A thread of its own runs code of the user: it may be the event loop's, which is blocked then.
             return f"keeps its actor from {method}"
         self._full.add(target.id[:2])
         calls = f"the {len(others)} calls" if len(others) > 1 else "the call"
