@@ -82,14 +82,14 @@ def test_a_rank_that_has_not_launched_a_collective_is_named_with_what_it_does():
     (found,) = _said(SKIPPED, WAITS, SLEEPS)
     assert found.verdict == (
         "rank 0 waits at job.py:13 (sync_gradients) for the GPU to finish its work (AllReduce 2 of NCCL communicator "
-        "#0-0); rank 1 has launched 1 of 2, but sleeps (time.sleep) at job.py:46 (load_batch)"
+        "#0-0); rank 1 has launched 1 of 2 operations, but sleeps (time.sleep) at job.py:46 (load_batch)"
     )
     assert found.to_finding().severity.name == "ERROR"
 
 
 def test_ranks_that_are_only_counted_wait_for_those_that_are_named():
     (found,) = _said(COUNTED, WAITS, SLEEPS)
-    assert "collective 6650 of NCCL communicator #0-0); rank 1 has launched 6649 of 6650" in found.verdict
+    assert "collective 6650 of NCCL communicator #0-0); rank 1 has launched 6649 of 6650 operations" in found.verdict
 
 
 def test_ranks_that_launched_different_operations_wait_for_each_other():

@@ -745,3 +745,24 @@ def test_what_is_known_of_a_shared_barrier_comes_from_all_processes():
         "2 of 3 have arrived; some never arrived: process rank2 (pid 9) has ended (killed by SIGKILL)" in found.verdict
     )
     assert found.verdict.endswith("job@2 waits for the same barrier")
+
+
+def test_a_helper_that_waits_for_a_while_beside_a_program_that_goes_on_is_no_hang():
+    notified = {"kind": "condition", "name": "c", "key": "0x3", "users": [], "ended_by": ["notify"]}
+    rounds = _thread("MainThread", {"kind": "sleep", "again": True}, main=True)
+    for timeout, severity in ((True, "info"), (False, "error")):
+        helper = _thread("scheduler", notified | {"timeout": timeout})
+        assert explain([_process(1, rounds, helper)])[0].to_finding().severity == severity
+    # Who looks for what others should do does not go on.
+    polls = _thread("MainThread", {"kind": "sleep", "again": True, "polls": "until `done`"}, main=True)
+    assert explain([_process(1, polls, helper)])[0].to_finding().severity == "error"
+
+
+def test_the_lock_file_of_a_process_that_goes_on_is_no_hang():
+    file = {"path": "/x.lock", "age_s": 90.0, "pid": 2, "ended": False}
+    waits = {"kind": "lock_file", "path": "/x.lock", "holders": [2], "lock_file": file}
+    for again, severity in ((True, "info"), (False, "error")):
+        holder = _process(2, _thread("MainThread", {"kind": "sleep", "again": again}, main=True))
+        found = explain([_process(1, _thread("MainThread", waits, main=True)), holder])[0]
+        assert "lock file /x.lock (90 s old) to be removed; job@2 is named in it, but sleeps" in found.verdict
+        assert found.to_finding().severity == severity

@@ -93,7 +93,9 @@ def _is_between(place: Frame, skipped: Facts) -> bool:
 
 def _futures(frames: Iterator[Frame]) -> Iterator[Object]:
     seen: set[int] = set()
-    for value in (value for frame in frames for value in frame.locals().values()):
+    named = [value for frame in frames for value in frame.locals().values()]
+    kept = [inner for value in named for inner in value.attributes().values()]
+    for value in (*named, *kept):
         for each in (value, *value.elements()[:_MOST_LOOKED_AT]):
             if is_a(each, "Future") and each.address not in seen:
                 seen.add(each.address)

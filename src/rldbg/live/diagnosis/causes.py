@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rldbg.live.diagnosis.hang import HangDiagnosis
-from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
+from rldbg.live.diagnosis.wait_graph import Node, WaitGraph, sleeps_again
 from rldbg.live.diagnosis.wait_words import clause, listed, sentence, thing, told_nodes
 
 SLOW = "it is running: this may be slow, not a hang; look again later and compare the line"
@@ -45,10 +45,8 @@ _NEVER = {
 # Waits of ranks for each other.
 _COMMON = frozenset({"collective", "cuda", "rendezvous"})
 _AT_IT = ("runs ", "belongs to the pool", "is a child process that", "should ")
-# Nobody takes a sleep of this length for a hang.
-_SHORT_SLEEP_S = 60.0
 _JOINED = frozenset({"is awaited", "is that process", "is that thread", "has not ended", "should complete it"})
-_WHOLE = _JOINED | {"is at the other end"}
+_WHOLE = _JOINED | {"is at the other end", "is named in it"}
 _NUMBER = re.compile(r"\d+")
 _MOST_LISTED = 4
 
@@ -124,7 +122,7 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
     if last.wait.get("polls"):
         # A polling loop may be normal, unless another process waits for it.
         return "polling" if len(way) > 1 else "unknown"
-    if last.kind == "sleep" and len(way) > 1 and _sleeps_again(last) and _completes(way[-2], last):
+    if last.kind == "sleep" and len(way) > 1 and sleeps_again(last.wait) and _completes(way[-2], last):
         return "busy"
     return last.kind or "busy"
 
@@ -178,12 +176,6 @@ def _together(nodes: Sequence[Node]) -> str:
     if len(nodes) == 1:
         return f"{first.label}{words}"
     return f"{listed([node.label for node in nodes])}{words.replace(' waits', ' wait', 1)}"
-
-
-def _sleeps_again(node: Node) -> bool:
-    """Not in one long sleep: it was woken between two looks, or its sleep ends soon."""
-    delay_s = node.wait.get("delay_s")
-    return bool(node.wait.get("again")) or (delay_s is not None and delay_s <= _SHORT_SLEEP_S)
 
 
 def _completes(waiting: Node, other: Node) -> bool:

@@ -40,7 +40,9 @@ class _Communicator:
             # Where many ranks have come equally far, they are counted and not named.
             if own not in behind and (own in self.launched[operation] or operation in self.most):
                 reached = self.reached(operation)
-                others = [(rank, f"has launched {count} of {reached}") for rank, count in sorted(behind.items())]
+                others = [
+                    (rank, f"has launched {count} of {reached} operations") for rank, count in sorted(behind.items())
+                ]
                 yield f"{operation} {reached} of NCCL communicator #{self.name}", others
         if self.silent and own not in self.silent:
             yield f"an operation of NCCL communicator #{self.name}", [(rank, "is part of it") for rank in self.silent]

@@ -11,6 +11,8 @@ from typing import Any
 WaitFacts = Mapping[str, Any]
 Id = tuple[Any, ...]
 _DEPTH = 12
+# Nobody takes a sleep of this length for a hang.
+_SHORT_SLEEP_S = 60.0
 # These waits are normal; they matter only if another node waits for the node that is in them.
 RESTING = frozenset(
     {"sleep", "computing", "unknown", "event_loop", "signal", "debugger", "holds_gil", "idle", "serving"}
@@ -116,6 +118,12 @@ class WaitGraph:
         mains = (node for node in self.nodes.values() if node.id[2:] == ("main",) and not node.background)
         polling = (node for node in mains if node.wait.get("polls") and node.id not in told)
         return [*found, *((node,) for node in polling if found)]
+
+
+def sleeps_again(wait: WaitFacts) -> bool:
+    """Not in one long sleep: it was woken between two looks, or its sleep ends soon."""
+    delay_s = wait.get("delay_s")
+    return bool(wait.get("again")) or (delay_s is not None and delay_s <= _SHORT_SLEEP_S)
 
 
 def _cause(last: Node) -> Id:

@@ -17,7 +17,7 @@ from rldbg.live.diagnosis.entries import (
 )
 from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, what_ended, why_lost, workers_keep_ending
 from rldbg.live.diagnosis.process_nodes import process_nodes, stranger_node, strangers_of
-from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
+from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts, sleeps_again
 from rldbg.live.diagnosis.wait_words import thing
 
 # Who waits for the next item has nothing left to mark as done.
@@ -52,7 +52,8 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
             if not node.edges and not node.wait.get("lost"):
                 node.wait = {**node.wait, "lost": why_lost(entry, node.wait, stack, known, stacks)}
                 # Other threads of the process run: a helper that waits for its next task is idle, not stuck.
-                node.background |= node.kind in DUTIES and not entry.get("main") and _goes_on(stack)
+                helps = node.kind in DUTIES and not entry.get("main")
+                node.background |= helps and (_goes_on(stack) or (bool(node.wait.get("timeout")) and _paced(stack)))
     _count_arrived(found)
     awaited = {edge.target for node in found for edge in node.edges}
     for stack in stacks:
@@ -60,6 +61,12 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
             if activity := _meant_to_last(node, entry, stack, awaited=node.id in awaited):
                 node.wait, node.activity = {"kind": "serving"}, activity
     return found
+
+
+def _paced(stack: WaitFacts) -> bool:
+    """Whether the main thread sleeps between rounds, without looking for anything that others should do."""
+    mains = [thread["wait"] for thread in stack.get("threads") or [] if thread["main"] and "wait" in thread]
+    return any(wait["kind"] == "sleep" and not wait.get("polls") and sleeps_again(wait) for wait in mains)
 
 
 def _meant_to_last(node: Node, entry: WaitFacts, stack: WaitFacts, *, awaited: bool) -> str:
