@@ -766,3 +766,16 @@ def test_the_lock_file_of_a_process_that_goes_on_is_no_hang():
         found = explain([_process(1, _thread("MainThread", waits, main=True)), holder])[0]
         assert "lock file /x.lock (90 s old) to be removed; job@2 is named in it, but sleeps" in found.verdict
         assert found.to_finding().severity == severity
+
+
+def test_who_fills_a_queue_that_a_library_waits_for_is_not_said_to_be_awaited():
+    """`wait_for(queue.get())` makes a task of its own, which is left out."""
+    takes = _queue("queue_get", key="0x4", users=[{"who": "0x3", "acts": ["put"]}])
+    tasks = [
+        _task("consumer", {"kind": "task", "name": "wait_for(q.get(), 2)", "keys": ["0x2"]}, key="0x1"),
+        _task("Task-2", takes, key="0x2", background=True),
+        _task("ticker", {"kind": "sleep", "delay_s": 0.5}, key="0x3"),
+    ]
+    loop = _thread("MainThread", {"kind": "event_loop"}, main=True)
+    (found,) = explain([_process(1, loop, tasks=tasks)])
+    assert "task ticker should put an item in, but sleeps" in found.verdict and "awaited" not in found.verdict

@@ -265,15 +265,24 @@ def told_nodes(path: Sequence[Node]) -> list[Node]:
     return [node for node in path if node in ends or not (node.background and node.waits and node.place)]
 
 
+def _relation(before: Node, node: Node, path: Sequence[Node]) -> str:
+    """The part of a node in the wait of another: what says most on the way between them."""
+    begins = next(n for n, each in enumerate(path) if each is before)
+    ends = next(n for n, each in enumerate(path) if n > begins and each is node)
+    parts = [
+        next((edge.relation for edge in each.edges if edge.target == following.id), "is waited for")
+        for each, following in pairwise(path[begins : ends + 1])
+    ]
+    return next((part for part in parts if part != "is awaited"), parts[0])
+
+
 def sentence(path: Sequence[Node]) -> str:
     """One path of the wait graph; a ring ends with the node that it began with."""
     parts = [clause(path[0])]
-    relations = {
-        id(before): next((edge.relation for edge in before.edges if edge.target == node.id), "is waited for")
-        for before, node in pairwise(path)
-    }
-    for before, node in pairwise(told_nodes(path)):
-        relation = relations[id(before)]
+    told = told_nodes(path)
+    for number, node in enumerate(told[1:]):
+        before = told[number]
+        relation = _relation(before, node, path)
         if node is before:
             parts.append(_waits_for_itself(relation))
         elif node is path[0]:
