@@ -18,14 +18,10 @@ _HANDLERS = frozenset({"signal", "add_signal_handler"})
 def guard(functions: Sequence[str], name: str, methods: frozenset[str], place: Frame, sources: Sources) -> str:
     """The condition under which a function of the place's file (as `name:line`) ends the wait, with its values where
     they can be read in this frame; empty where one does so in any case, or it is not clear which one will."""
-    names, last, tree = (
-        {each.partition(":")[0] for each in functions},
-        name.rpartition(".")[2],
-        sources.tree(place.file),
-    )
+    names, last = {each.partition(":")[0] for each in functions}, name.rpartition(".")[2]
     tests: list[ast.expr | None] = []
-    for function in ast.walk(tree) if tree is not None and len(names) == 1 else ():
-        if isinstance(function, FUNCTIONS) and function.name in names:
+    for function in sources.functions(place.file) if len(names) == 1 else ():
+        if function.name in names:
             tests += [test for call, test in _guarded(function, None) if _is_called_on(call, last, methods)]
     test = tests[0] if len(tests) == 1 else None
     return f"`{ast.unparse(test)[:_SHOWN]}`{values_in(test, place)}" if test is not None else ""
@@ -52,9 +48,10 @@ def _is_called_on(call: ast.Call, last: str, methods: frozenset[str]) -> bool:
 def skipped_release(name: str, place: Frame, sources: Sources) -> Facts:
     """A function that acquires a lock or semaphore and releases it further down, where an exception in between skips
     that: `function`, and the lines `acquired` and `released`."""
-    last, tree = name.rpartition(".")[2], sources.tree(place.file)
-    for function in ast.walk(tree) if tree is not None else ():
-        if not isinstance(function, FUNCTIONS):
+    last = name.rpartition(".")[2]
+    releasing = {each.partition(":")[0] for each in sources.functions_calling(place, name, frozenset({"release"}))}
+    for function in sources.functions(place.file):
+        if function.name not in releasing:
             continue
         lines = {
             method: [
@@ -121,9 +118,7 @@ def ended_by_signal(frame: Frame, name: str, functions: list[str], methods: froz
     """Whether the handler of a signal ends the wait: one of these functions (as `name:line`), or a method of what is
     waited for."""
     last, ending = name.rpartition(".")[2], {each.partition(":")[0] for each in functions}
-    tree = sources.tree(frame.file)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
-    given = [each for call in calls if _last_name(call.func) in _HANDLERS for each in call.args]
+    given = [each for call in sources.calls(frame.file) if _last_name(call.func) in _HANDLERS for each in call.args]
     for node in (inner for each in given for inner in ast.walk(each)):
         if isinstance(node, ast.Attribute) and node.attr in methods and _last_name(node.value) == last:
             return True

@@ -38,6 +38,9 @@ class Sources:
         self.tree = functools.lru_cache(maxsize=200)(self._tree)
         self._definitions = functools.lru_cache(maxsize=200)(self._definitions_in)
         self._nodes = functools.lru_cache(maxsize=2000)(self._nodes_at)
+        self.calls = functools.lru_cache(maxsize=200)(self._calls_in)
+        self.functions = functools.lru_cache(maxsize=200)(self._functions_in)
+        self._methods = functools.lru_cache(maxsize=200)(self._methods_in)
 
     def _tree(self, file: str) -> ast.Module | None:
         for path in (file, f"{self._root}{file}"):
@@ -232,19 +235,32 @@ class Sources:
         taken = {f: f"{f}:{line}" for f, method, line in calls if method == "acquire" and f not in released}
         return list(taken.values())
 
+    def _calls_in(self, file: str) -> tuple[ast.Call, ...]:
+        tree = self.tree(file)
+        return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Call)) if tree is not None else ()
+
+    def _functions_in(self, file: str) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+        tree = self.tree(file)
+        return tuple(node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)) if tree is not None else ()
+
+    def _methods_in(self, file: str) -> tuple[tuple[ast.AST, str, str, int], ...]:
+        """Function, last name of the object, method and line of each call of a method in a file."""
+        return tuple(
+            (function, ast.unparse(node.func.value).rpartition(".")[2], node.func.attr, node.func.lineno)
+            for function in self.functions(file)
+            for node in own_nodes(function)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        )
+
     def _method_calls(self, frame: Frame, name: str) -> Iterator[tuple[str, str, int]]:
         """Function, method and line of each call of a method on something of this name."""
-        last, tree = name.rpartition(".")[2], self.tree(frame.file)
+        last, within = name.rpartition(".")[2], None
         if "." not in name and name in frame.locals():
             around = [node for node in self.on_line(frame) if isinstance(node, FUNCTIONS)]
-            tree = ast.Module([around[0]], []) if around else None
-        for function in ast.walk(tree) if tree is not None and last.isidentifier() else ():
-            if not isinstance(function, FUNCTIONS):
-                continue
-            for node in own_nodes(function):
-                called = node.func if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
-                if called is not None and ast.unparse(called.value).rpartition(".")[2] == last:
-                    yield function.name, called.attr, called.lineno
+            within = set(map(id, ast.walk(around[0]))) if around else set()
+        for function, owner, method, line in self._methods(frame.file) if last.isidentifier() else ():
+            if owner == last and isinstance(function, FUNCTIONS) and (within is None or id(function) in within):
+                yield function.name, method, line
 
 
 def _without_options(node: ast.expr) -> ast.expr:

@@ -27,17 +27,18 @@ _ALWAYS_RUN = (ast.With, ast.AsyncWith, ast.Expr, ast.Assign, ast.AnnAssign, ast
 def starters(functions: Sequence[str], place: Frame, frames: Sequence[Frame], sources: Sources) -> list[Facts]:
     """For functions of the place's file (as `name:line`): what is started to run one of them, its name and its line,
     and whether a current function has `passed` that line."""
-    names, tree = {each.partition(":")[0] for each in functions}, sources.tree(place.file)
-    passed = {line for frame in frames if frame.file == place.file for line in _lines_passed(frame, sources)}
-    found = []
-    for node in ast.walk(tree) if tree is not None and names else ():
-        if isinstance(node, ast.Call) and (started := _started(node, names)) is not None:
-            found.append(started | {"line": node.lineno, "passed": node.lineno in passed})
+    names = {each.partition(":")[0] for each in functions}
+    starting = [(call, _started(call, names)) for call in sources.calls(place.file)] if names else []
+    begun = [(call, started) for call, started in starting if started is not None]
+    own = [frame for frame in frames if begun and frame.file == place.file]
+    passed = {line for frame in own for line in _lines_passed(frame, sources)}
+    found = [started | {"line": call.lineno, "passed": call.lineno in passed} for call, started in begun]
     return sorted(found, key=lambda each: not each["passed"])[:3]
 
 
 def _started(call: ast.Call, names: set[str]) -> Facts | None:
-    what, position = _STARTS.get(ast.unparse(call.func).rpartition(".")[2], ("", 0))
+    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    what, position = _STARTS.get(called, ("", 0))
     words = {word.arg: word.value for word in call.keywords if word.arg}
     target = words.get("target") or (call.args[position] if what and len(call.args) > position else None)
     if isinstance(target, ast.Call):
