@@ -95,7 +95,11 @@ WORDS = {
         "only load (line",
         "is seen running it: task weights-loader was cancelled",
     ],
-    "task_group": ["for the tasks of its TaskGroup; task fetch-0 is awaited", "create_future()` to be completed"],
+    "task_group": [
+        "task fetch-0 waits at",
+        "create_future()` to be completed",
+        "(main) for the tasks of its TaskGroup",
+    ],
     "managed_queue": ["an item of queue `scores` (multiprocessing queue)", "would put an item in"],
     "managed_circle": ["queue `samples` (multiprocessing", "(_act) for lock `lock`", "wait for each other (deadlock)"],
     "shared_events": ["event `go`", "should set it, and waits", "event `done`", "wait for each other (deadlock)"],
@@ -252,7 +256,7 @@ def test_a_forked_worker_is_not_told_with_the_tasks_of_its_parent(tmp_path):
     programs = Programs(tmp_path, plain_environment(), ["pooled_in_loop"])
     try:
         job = UnarmedJob(pids=(programs.pid("pooled_in_loop"),))
-        words = ["run_in_executor(pool, _grade)", "is a child process that should complete it", "to end: sleep 3600"]
+        words = ["run_in_executor(pool, _grade)` to be completed", "others wait because of that", "to end: sleep 3600"]
         _until_said(lambda: explain(look_at_job(job, apart_s=0.3).stacks), words)
         parent, worker = look_at_job(job, apart_s=0.3).stacks
         assert parent["tasks"] and not worker["tasks"]

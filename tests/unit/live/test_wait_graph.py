@@ -779,3 +779,23 @@ def test_who_fills_a_queue_that_a_library_waits_for_is_not_said_to_be_awaited():
     loop = _thread("MainThread", {"kind": "event_loop"}, main=True)
     (found,) = explain([_process(1, loop, tasks=tasks)])
     assert "task ticker should put an item in, but sleeps" in found.verdict and "awaited" not in found.verdict
+
+
+def test_a_ring_through_a_program_without_a_file_names_both():
+    """A program given as `python -c` has no line of the user's code."""
+    reads = {"kind": "pipe", "call": "read", "file": {"kind": "pipe"}, "ends": [2]}
+    answers = {"kind": "stdin", "call": "read", "file": {"path": "pipe:[1]"}, "ends": [1]}
+    child = _thread("MainThread", answers, main=True, background=True, place=("<string>", 2, "<module>"))
+    (found,) = explain([_process(1, _thread("MainThread", reads, main=True)), _process(2, child)])
+    assert "job@2 is at the other end, and waits" in found.verdict and "wait for each other (deadlock)" in found.verdict
+
+
+def test_a_pool_that_runs_a_librarys_function_is_told_with_the_line_that_waits_for_it():
+    line = ("/usr/lib/python3.11/threading.py", 327, "wait")
+    waits = {"kind": "event", "name": "", "key": "0x5", "users": [], "ended_by": ["set"]}
+    pooled = _thread("judge_0", waits, place=line, pooled=True)
+    users = [{"who": "judge_0", "acts": ["set_result"]}]
+    main = _thread("MainThread", {"kind": "future", "name": "judged", "key": "0x6", "users": users}, main=True)
+    (found,) = explain([_process(1, main, pooled)])
+    assert found.verdict.startswith("the main thread waits at job.py:7 (work) for future `judged` to be completed")
+    assert "thread judge_0 should complete it, and waits at threading.py:327 (wait) for an event" in found.verdict

@@ -101,7 +101,7 @@ def _root(way: Sequence[Node]) -> Sequence[Node]:
     begins = max((n for n, node in enumerate(way[:-1]) if node.place and not node.background), default=0)
     last = way[-1]
     joined = len(way) > 1 and any(e.relation in _JOINED for e in way[-2].edges if e.target == last.id)
-    if joined and last.waits and last.place and not last.background:
+    if joined and last.waits and last.place and last.users_line and not last.background:
         return way[-1:]
     return way[begins:]
 

@@ -138,6 +138,7 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     gone = "ended" if wait.get("polls") and ended_children(stack, failed=True) else ""
     gone = "paused" if wait.get("kind") == "debugger" else gone
     facts: dict[str, Any] = {"activity": activity, "gone": gone} | fate
+    facts["users_line"] = is_users(str((entry.get("place") or {}).get("file") or ""))
     facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
     facts["connections"] = frozenset(entry.get("connections") or ())
     facts["serves"] = bool(entry.get("serves"))

@@ -21,7 +21,8 @@ RESTING = frozenset(
 
 @dataclass
 class Node:
-    """Something that can wait: `label` names it, `place` is its line, `wait` what it waits for, if anything.
+    """Something that can wait: `label` names it, `place` is its line (a library's, if not `users_line`), `wait` what it
+    waits for, if anything.
 
     `activity` is what it does where it does not wait; `gone`, in one word, why it will not continue. `background`
     threads run no code of the user; a library started the task that `serves`; `calls` are methods of Ray actors that
@@ -38,6 +39,7 @@ class Node:
     functions: frozenset[str] = frozenset()
     connections: frozenset[int] = frozenset()
     serves: bool = False
+    users_line: bool = True
     calls: frozenset[str] = frozenset()
     edges: "list[Edge]" = field(default_factory=list)
 

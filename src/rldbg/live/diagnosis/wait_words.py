@@ -260,9 +260,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 def told_nodes(path: Sequence[Node]) -> list[Node]:
-    """Those of a path that say something: not a library's own task on the way."""
-    ends = (path[0], path[-1])
-    return [node for node in path if node in ends or not (node.background and node.waits and node.place)]
+    """Those of a path that say something: not a library's own task on the way; a ring needs all of its members."""
+    if path[0] is path[-1]:
+        return list(path)
+    return [node for node in path if node in (path[0], path[-1]) or not (node.background and "task" in node.id)]
 
 
 def _relation(before: Node, node: Node, path: Sequence[Node]) -> str:
