@@ -491,3 +491,13 @@ def test_a_placement_group_for_one_node_is_told_with_the_node_that_has_the_most(
     assert "STRICT_PACK wants all bundles on one node, and the node with the most has 4 of 8 GPU free" in _verdicts(
         [], view
     )
+
+
+def test_a_constructor_that_waits_for_an_event_of_its_own_is_a_hang():
+    loading = _actor("loading", 2, "PENDING_CREATION")
+    tasks = [_task("call", "RUNNING", 1), _task("Loading.ping", "SUBMITTED_TO_WORKER", None, "loading", parent="call")]
+    tasks.append(_task("Loading.__init__", "RUNNING", 2, "loading") | {"type": "ACTOR_CREATION_TASK"})
+    stuck = _worker("loading", 2, "__init__", RUNNING_EVENT | {"nobody_elses": True})
+    asks = _worker("caller", 1, "call", WAITING | {"tasks": ["Loading.ping"]})
+    said = _verdicts([asks, stuck], _view([loading], tasks))
+    assert "still in its constructor, and waits at job.py:5 (__init__) for event" in said

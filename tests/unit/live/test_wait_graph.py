@@ -769,7 +769,7 @@ def test_the_lock_file_of_a_process_that_goes_on_is_no_hang():
 
 
 def test_who_fills_a_queue_that_a_library_waits_for_is_not_said_to_be_awaited():
-    """`wait_for(queue.get())` makes a task of its own, which is left out."""
+    """`wait_for(queue.get())` makes a task of its own."""
     takes = _queue("queue_get", key="0x4", users=[{"who": "0x3", "acts": ["put"]}])
     tasks = [
         _task("consumer", {"kind": "task", "name": "wait_for(q.get(), 2)", "keys": ["0x2"]}, key="0x1"),
@@ -778,7 +778,8 @@ def test_who_fills_a_queue_that_a_library_waits_for_is_not_said_to_be_awaited():
     ]
     loop = _thread("MainThread", {"kind": "event_loop"}, main=True)
     (found,) = explain([_process(1, loop, tasks=tasks)])
-    assert "task ticker should put an item in, but sleeps" in found.verdict and "awaited" not in found.verdict
+    assert "and waits at serve.py:4 (generate) for an item of queue `jobs`" in found.verdict
+    assert "task ticker should put an item in, but sleeps" in found.verdict
 
 
 def test_a_ring_through_a_program_without_a_file_names_both():

@@ -13,7 +13,7 @@ from rldbg.live.diagnosis.process_nodes import AT_THE_MOMENT
 from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks
 from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, users_frame
 from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
-from rldbg.live.diagnosis.wait_nodes import nodes_of
+from rldbg.live.diagnosis.wait_nodes import nodes_of, rest_where_meant
 from rldbg.live.diagnosis.wait_words import clause, sentence
 
 _SENTENCES = 20
@@ -45,7 +45,8 @@ def explain(
         from rldbg.live.diagnosis.ray_nodes import join_ray
 
         nodes = join_ray(nodes, known, ray)
-    graph = WaitGraph(join_ranks(nodes, known, judged=collectives.ranks if collectives is not None else None))
+    joined = join_ranks(nodes, known, judged=collectives.ranks if collectives is not None else None)
+    graph = WaitGraph(rest_where_meant(joined, known))
     ways = [way for way in graph.ways() if collectives is None or way[-1].kind not in _IN_COLLECTIVES]
     if collectives is not None:
         # Why these ranks are missing is explained together with the collective.

@@ -55,12 +55,17 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
                 helps = node.kind in DUTIES and not entry.get("main")
                 node.background |= helps and (_goes_on(stack) or (bool(node.wait.get("timeout")) and _paced(stack)))
     _count_arrived(found)
-    awaited = {edge.target for node in found for edge in node.edges}
+    return found
+
+
+def rest_where_meant(nodes: Sequence[Node], stacks: Sequence[WaitFacts]) -> Sequence[Node]:
+    """Nodes whose wait is meant to last do not wait; told when all others are joined, which may wait for them."""
+    known, awaited = {node.id: node for node in nodes}, {edge.target for node in nodes for edge in node.edges}
     for stack in stacks:
         for entry, node in _entries(stack, known):
             if activity := _meant_to_last(node, entry, stack, awaited=node.id in awaited):
                 node.wait, node.activity = {"kind": "serving"}, activity
-    return found
+    return nodes
 
 
 def _paced(stack: WaitFacts) -> bool:

@@ -263,7 +263,7 @@ def told_nodes(path: Sequence[Node]) -> list[Node]:
     """Those of a path that say something: not a library's own task on the way; a ring needs all of its members."""
     if path[0] is path[-1]:
         return list(path)
-    return [node for node in path if node in (path[0], path[-1]) or not (node.background and "task" in node.id)]
+    return [node for node in path if node in (path[0], path[-1]) or not (node.background and node.kind == "task")]
 
 
 def _relation(before: Node, node: Node, path: Sequence[Node]) -> str:
