@@ -98,6 +98,8 @@ class Diagnosis:
     read_files: int = 0
     read_bytes: int = 0
     engine: str = ""
+    outlived: str = ""
+    """The title of a failure that the program outlived; what is only warned of has not happened."""
     earlier_runs: int = 0
     """How many runs the logs have before the one that is diagnosed."""
     unfinished: str = ""
@@ -133,8 +135,8 @@ class Diagnosis:
             return f"{sure}: {cause.title} ({cause.id})" + (f": {said}" if said else "")
         if self.unfinished:
             return f"no failure found, but the log ends in the middle of a progress bar ({self.unfinished})"
-        if self.verdict == "healthy" and self.notes:
-            return f"no failure found; seen, and not the end of the run: {self.notes[0].title}"
+        if self.verdict == "healthy" and self.outlived:
+            return f"no failure found; seen, and not the end of the run: {self.outlived}"
         if self.verdict == "healthy":
             return "no failure found" if self.read_bytes or self.flights else "nothing was read: the logs are empty"
         held_up = sorted({rank for report in self.flights for rank in report.culprits})

@@ -131,6 +131,7 @@ def conclude(
         probes=tuple(probes),
         notes=tuple(cause_of(sighting) for sighting in (*judgement.notes, *judgement.bystanders)),
         findings=(*findings, *([_earlier_runs(earlier, library)] if earlier else [])),
+        outlived=next((note.entry.title for note in judgement.notes if note.entry.severity == "error"), ""),
         earlier_runs=len(earlier),
         flights=tuple(flights),
         read_files=len(evidence.ends),

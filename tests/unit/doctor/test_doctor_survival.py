@@ -238,3 +238,9 @@ def test_prompts_and_completions_on_one_line_are_text_of_a_model(verdict):
     shown = "Prompt: Why RuntimeError: CUDA error: device-side assert triggered?\n"
     shown += "Completion: Segmentation fault (core dumped)\n"
     assert verdict(f"loading\n{shown}Reward: 0.5\n").verdict == "healthy"
+
+
+def test_the_headline_of_a_healthy_log_tells_what_was_outlived_and_not_what_is_warned_of(verdict):
+    warned = "WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt\n"
+    assert verdict(warned + steps(1, 6)).headline == "no failure found"
+    assert "PyTorch ran out of GPU memory" in verdict(warned + OOM + steps(1, 6)).headline
