@@ -43,6 +43,7 @@ _SAID_DONE = re.compile(
     rb"[ :_-]{1,3}(?:completed?|finished|done|succeeded|successful)"
     rb"|all (?:\d+ )?(?:training )?(?:epochs?|steps|iterations|updates)[^\r\n]{0,20} (?:completed?|finished|done)"
     rb"|(?:finished|completed|done)(?: with)?(?: the)? training|state: completed"
+    rb"|\d+ passed[^\r\n]{0,80} in [\d.]+s"  # tests, which make things fail on purpose
     rb")(?![\w-])"
 )
 _SAID_FINAL = re.compile(

@@ -17,6 +17,7 @@ from rldbg.doctor.evidence import Failure, Hit, LogEvidence
 from rldbg.doctor.failures import HEADLESS, family_of, is_wrapper, kind_of
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
+from rldbg.doctor.standing import is_information, is_warning
 from rldbg.doctor.survival import (
     came_after_end,
     has_survived,
@@ -189,8 +190,14 @@ def _earliest_first(hits: list[Hit]) -> list[Hit]:
 def _causes(candidates: Sequence[Sighting], seen: Sequence[Sighting], library: Library) -> list[Sighting]:
     """Candidates that nothing seen explains; roots before those that may be either."""
     alive = [s for s in candidates if not any(explains(o, s, library) for o in seen if o is not s)]
-    roots = [s for s in alive if s.entry.role is Role.ROOT]
-    return roots or alive
+    roots = [s for s in alive if s.entry.role is Role.ROOT] or alive
+    return [s for s in roots if not _is_only_told(s)] or roots
+
+
+def _is_only_told(sighting: Sighting) -> bool:
+    """Whether all its lines are such as their logger calls an information or a warning, as of a wait that can have
+    ended: beside an error it is not the cause."""
+    return all(is_information(hit.text) or is_warning(hit.text) for hit in sighting.hits)
 
 
 def explains(cause: Sighting, effect: Sighting, library: Library) -> bool:

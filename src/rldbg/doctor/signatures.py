@@ -77,10 +77,12 @@ def _neighbourhood_fits(pattern: SignaturePattern, window: LogWindow) -> bool:
         return False
     if pattern.near is None and pattern.not_near is None:
         return True
-    lines = window.around(NEAR_LINES).split("\n")
-    if pattern.near is not None and not any(pattern.near.search(line) for line in lines):
-        return False
-    return pattern.not_near is None or not any(pattern.not_near.search(line) for line in lines)
+    own = window.line.speaker.pid
+    lines = [*window.above(NEAR_LINES), window.line, *window.below(NEAR_LINES)]
+    texts = [line.text for line in lines if not own or line.speaker.pid in ("", own)]
+    if pattern.near is not None and not any(pattern.near.search(text) for text in texts):
+        return False  # what another process says is no circumstance of this one
+    return pattern.not_near is None or not any(pattern.not_near.search(line.text) for line in lines)
 
 
 def _was_raised_in(place: Expression, window: LogWindow) -> bool:

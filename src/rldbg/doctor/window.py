@@ -111,11 +111,6 @@ class LogWindow:
         own = self.line.text.lstrip() if before else self.line.text
         return Joined(before + own + after, len(before), len(before) + len(own))
 
-    def around(self, lines: int) -> str:
-        """The text of some lines above and below, for rules about the neighbourhood."""
-        above = [line.text for line in self.above(lines)][::-1]
-        return "\n".join([*above, self.line.text, *(line.text for line in self.below(lines))])
-
     @cached_property
     def is_code(self) -> bool:
         """Whether the line is source code that a traceback shows, not something that happened; also the second line of

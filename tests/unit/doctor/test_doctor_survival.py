@@ -244,3 +244,33 @@ def test_the_headline_of_a_healthy_log_tells_what_was_outlived_and_not_what_is_w
     warned = "WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt\n"
     assert verdict(warned + steps(1, 6)).headline == "no failure found"
     assert "PyTorch ran out of GPU memory" in verdict(warned + OOM + steps(1, 6)).headline
+
+
+def test_failures_in_tests_that_pass_are_made_on_purpose(verdict):
+    log = f"collected 2 items\n-- live log call --\nERROR    a.py:9 {OOM}PASSED [ 50%]\n{CAUGHT}PASSED [100%]\n"
+    assert verdict(log + "====== 1 passed, 1 xfailed, 1 warning in 41.21s ======\n").verdict == "healthy"
+    assert verdict(log + "====== 1 failed, 1 passed in 41.21s ======\n").verdict != "healthy"
+
+
+def test_a_wait_that_is_only_told_is_not_the_cause_beside_an_error(verdict):
+    wait = "INFO 06-07 18:13:55 [ray_utils.py:464] Waiting for creating a placement group of specs for 10 seconds.\n"
+    found = verdict(wait + "INFO 06-07 18:14:20 [worker.py:9] init_device\n" + OOM)
+    assert [cause.id for cause in found.root_causes] == ["torch-cuda-oom"]
+    assert [cause.id for cause in verdict(wait).root_causes] == ["ray-placement-pending"]
+
+
+def test_what_another_process_says_is_no_circumstance(verdict):
+    asleep = "(Engine pid=90) INFO 09-06 03:20:13 [worker.py:142] Sleep mode freed 51.10 GiB memory.\n"
+    illegal = "({} pid={}) torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+    assert [cause.id for cause in verdict(asleep + illegal.format("Engine", 90)).root_causes] == [
+        "vllm-sleep-while-running"
+    ]
+    assert [cause.id for cause in verdict(asleep + illegal.format("Policy", 7)).root_causes] == [
+        "illegal-memory-access"
+    ]
+
+
+def test_versions_of_weights_that_differ_are_no_refusal_of_weights(verdict):
+    trace = 'Traceback (most recent call last):\n  File "/w/actor.py", line 602, in update_weights\n    raise\n'
+    found = verdict(trace + "RuntimeError: Weight version mismatch! Engine: 7, updater: 8\n")
+    assert "weights-refused" not in [cause.id for cause in found.root_causes]
