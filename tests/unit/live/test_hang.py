@@ -83,6 +83,15 @@ def test_groups_entered_in_different_order_are_a_cycle():
     assert (found.kind, found.ranks) == ("cycle", (0, 1)) and "wait for each other" in found.verdict
 
 
+def test_a_rank_that_left_a_call_in_which_another_waits_passed_something_else():
+    # Gloo's all_reduce ends at once on the rank that passed the smaller tensor.
+    views = [_waiting(0, 4, shape="8x16"), _waiting(1, 5, "barrier")]
+    found = diagnose(views, {"0": (0, 1)})
+    assert (found.kind, found.ranks) == ("disagreement", (0, 1))
+    assert "rank 0 waits in all_reduce #4 of shape 8x16; rank 1 has left #4 and waits in barrier #5" in found.verdict
+    assert "shape of the tensor" in found.fix[0]
+
+
 def test_two_receives_are_a_cycle_and_a_send_answers_one():
     views = [RankView(r, f"p/{r}", pending=(Pending("0", 0, "recv", peer=1 - r),)) for r in range(2)]
     assert diagnose(views, {"0": (0, 1)}).kind == "cycle"

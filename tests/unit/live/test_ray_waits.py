@@ -165,6 +165,26 @@ def test_a_generator_whose_items_nobody_takes_is_named():
     assert "sampler should run stats (queued behind stream), but is still in Sampler.stream, which is suspended" in said
 
 
+def test_a_coroutine_of_an_actor_whose_event_loop_is_busy_is_no_generator():
+    tasks = [_task("call", "RUNNING", 1), _task("Router.assign", "RUNNING", 2, "router", parent="call")]
+    router = _worker("router", 2, "main_loop", {"kind": "idle"})
+    loop = _worker("router", 3, "import", {"kind": "computing"})["threads"][0]
+    router["threads"].append(loop | {"thread": "AsyncIO Thread: default", "main": False, "background": True})
+    waiting = _worker("caller", 1, "call", WAITING | {"tasks": ["Router.assign"]})
+    (found,) = explain([waiting, router], ray=_view([_actor("router", 2)], tasks))
+    assert "generator" not in found.verdict and found.to_finding().severity == "info"
+
+
+def test_an_idle_rank_is_told_with_what_its_last_task_raised():
+    idle = _worker("train/2", 2, "main_loop", {"kind": "idle"}) | {"message": "TypeError: int + str", "rank": 2}
+    idle |= {"raised_at": {"file": "/x/job.py", "line": 25, "function": "decode"}}
+    idle["threads"][0]["background"] = True
+    tasks = [_task("call", "RUNNING", 1), _task("Train.sync", "SUBMITTED_TO_WORKER", None, "train", parent="call")]
+    waiting = _worker("caller", 1, "call", WAITING | {"tasks": ["Train.sync"]})
+    said = _verdicts([waiting, idle], _view([_actor("train", 2)], tasks))
+    assert "is idle (Ray runs no task in it); TypeError: int + str was raised at job.py:25 (decode)" in said
+
+
 def test_an_actor_that_nobody_needs_any_more_is_no_reason():
     words = "The actor is dead because all references to the actor were removed."
     cause = {"actor_died_error_context": {"error_message": words}}

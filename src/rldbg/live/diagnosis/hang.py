@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rldbg.core import Finding, Severity
-from rldbg.live.diagnosis.waits import RankView, Waits
+from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,8 @@ def _cycle(waits: Waits) -> HangDiagnosis | None:
     if not ring:
         return None
     steps = [(a, waits.edges[a][b]) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    if (passed := _passed(steps, waits)) is not None:
+        return passed
     several = len({operation.group for _, operation in steps}) > 1
     words = [f"rank {a} in {each}" + f" of group {_name(each.group, waits.groups)}" * several for a, each in steps]
     return HangDiagnosis(
@@ -109,6 +111,26 @@ def _cycle(waits: Waits) -> HangDiagnosis | None:
         tuple(sorted(ring)),
         tuple(f"rank {rank} is in {waits.views[rank].place}" for rank in sorted(ring)),
         ("make all ranks enter their groups, sends and receives in one global order",),
+    )
+
+
+def _passed(steps: Sequence[tuple[int, Pending]], waits: Waits) -> HangDiagnosis | None:
+    """Ranks that wait in different calls of one group: some have left the call in which others still are."""
+    behind, called = min(steps, key=lambda step: step[1].sequence)
+    ahead = [(rank, each) for rank, each in steps if each.sequence > called.sequence]
+    if not ahead or any(each.peer is not None or each.group != called.group for _, each in steps):
+        return None
+    shape = f" of shape {called.shape}" if called.shape and called.op in EQUAL_SHAPES else ""
+    further = "; ".join(f"rank {rank} has left #{called.sequence} and waits in {each}" for rank, each in ahead)
+    return HangDiagnosis(
+        f"rank {behind} waits in {called}{shape}; {further}: their calls #{called.sequence} do not fit together",
+        "disagreement",
+        tuple(sorted(rank for rank, _ in steps)),
+        tuple(f"rank {rank} is in {waits.views[rank].place}" for rank, _ in sorted(steps, key=lambda step: step[0])),
+        (
+            f"compare what each rank passes to #{called.sequence} of group {_name(called.group, waits.groups)}: the "
+            "shape of the tensor (a last batch that is smaller), the root, the operation",
+        ),
     )
 
 

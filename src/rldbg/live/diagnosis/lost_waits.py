@@ -189,11 +189,16 @@ def what_ended(stack: WaitFacts) -> str:
     ended = list(stack.get("ended") or [])
     words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
     words += [f"task {each['name']} {each['exit']}" for each in ended if each["kind"] == "task"]
-    if stack.get("message"):
-        # The last exception of a process that continues was raised in a thread.
-        message, where = str(stack["message"]).partition("\n")[0], place_text(stack.get("raised_at"))
-        words.append(f"{message} was raised" + (f" at {where}" if where else ""))
+    words += filter(None, [last_exception(stack)])
     return ", ".join([*words, *ended_children(stack)][:4])
+
+
+def last_exception(stack: WaitFacts) -> str:
+    """What was raised last in a process that continues: in a thread or a Ray task. Empty where nothing was."""
+    if not stack.get("message"):
+        return ""
+    message, where = str(stack["message"]).partition("\n")[0], place_text(stack.get("raised_at"))
+    return f"{message} was raised" + (f" at {where}" if where else "")
 
 
 def ended_children(stack: WaitFacts, *, failed: bool = False) -> list[str]:

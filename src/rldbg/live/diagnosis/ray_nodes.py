@@ -13,6 +13,8 @@ from rldbg.live.diagnosis.ray_resources import RayResources, group_label
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import clause
 
+_LOOP_THREAD = "AsyncIO Thread"
+"""What Ray calls the thread that runs the coroutines of an async actor."""
 _DONE = frozenset({"FINISHED", "FAILED"})
 _CREATION = "ACTOR_CREATION_TASK"
 _ID_LENGTH = 48
@@ -299,7 +301,7 @@ class _Joining:
         own = self._by_process.get(process, [])
         running = [node for node in own if method and method in node.functions]
         order = (lambda n: "task" in n.id, lambda n: n.waits, lambda n: True)
-        loops = [node for node in own if node.kind == "event_loop"]
+        loops = [node for node in own if node.kind == "event_loop" or _LOOP_THREAD in node.label]
         for choice in (running, [node for node in own if node.waits and not node.background], loops or own[:1]):
             for test in order:
                 if found := next(filter(test, choice), None):
