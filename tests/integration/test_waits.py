@@ -100,6 +100,12 @@ WORDS = {
         "create_future()` to be completed",
         "(main) for the tasks of its TaskGroup",
     ],
+    "killed_reader": [
+        "for its turn to take an item of queue `prompts`",
+        "never releases the lock of the queue",
+        "process worker-1 (pid",
+        "has ended (killed by SIGKILL)",
+    ],
     "managed_queue": ["an item of queue `scores` (multiprocessing queue)", "would put an item in"],
     "managed_circle": ["queue `samples` (multiprocessing", "(_act) for lock `lock`", "wait for each other (deadlock)"],
     "shared_events": ["event `go`", "should set it, and waits", "event `done`", "wait for each other (deadlock)"],

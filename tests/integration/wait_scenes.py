@@ -7,6 +7,7 @@ import fcntl
 import multiprocessing
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -789,6 +790,29 @@ def managed_queue():
         scores = manager.Queue()
         ready()
         scores.get()
+
+
+def _take_prompt(name, prompts):
+    (FOLDER / f"takes_{name}").write_text("")
+    prompts.get()
+
+
+def killed_reader():
+    """A worker is killed while it waits for an item; it keeps the lock with which workers take turns."""
+    context = multiprocessing.get_context("fork")
+    prompts = context.Queue()
+    first, second = (context.Process(target=_take_prompt, args=(n, prompts), name=f"worker-{n}") for n in (1, 2))
+    first.start()
+    while prompts._rlock.acquire(block=False):
+        prompts._rlock.release()
+        time.sleep(0.01)
+    os.kill(first.pid, signal.SIGKILL)
+    second.start()
+    while not (FOLDER / "takes_2").exists():
+        time.sleep(0.01)
+    prompts.put("a")
+    ready()
+    second.join()
 
 
 def _learn(lock, samples):

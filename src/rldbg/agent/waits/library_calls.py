@@ -28,8 +28,14 @@ def library_wait(frames: Sequence[Frame], looking: Looking) -> Wait | None:
         if serves(frame):
             return {"kind": "serving"}
         if (found := _known_wait(frame, looking)) is not None:
-            return _as_queue(found, frames, looking)
+            return _as_queue(found, frames, looking) | _turn(found, frames[0])
     return None
+
+
+def _turn(wait: Wait, innermost: Frame) -> Wait:
+    """Processes take turns at a queue: only the one that has its lock waits for an item, the others for the lock."""
+    locked = wait["kind"] == "queue_get" and innermost.file.endswith("multiprocessing/synchronize.py")
+    return {"in_turn": True} if locked else {}
 
 
 def _known_wait(frame: Frame, looking: Looking) -> Wait | None:

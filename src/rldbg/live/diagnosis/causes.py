@@ -21,9 +21,13 @@ _RING_FIXES = {
     "cuda": _SAME_ORDER,
     "ray_get": "do not call ray.get on an actor that can call back: await in async actors, or return the reference",
 }
-_NOUNS = {"queue_get": "queue", "queue_put": "queue", "queue_join": "queue", "collective": "collective"} | {
-    each: each for each in ("lock", "event", "condition", "semaphore", "barrier", "future")
-}
+_NOUNS = {
+    "queue_get": "queue",
+    "queue_turn": "queue",
+    "queue_put": "queue",
+    "queue_join": "queue",
+    "collective": "collective",
+} | {each: each for each in ("lock", "event", "condition", "semaphore", "barrier", "future")}
 # What a wait that nobody will end is called.
 _NEVER = {
     "lock": "never_released",
@@ -31,6 +35,7 @@ _NEVER = {
     "semaphore": "never_released",
     "connection_pool": "never_released",
     "queue_get": "never_filled",
+    "queue_turn": "never_released",
     "queue_put": "never_emptied",
     "queue_join": "never_marked_done",
     "event": "never_set",

@@ -85,6 +85,9 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         if stack.get("forked"):
             holders += ", here or by a thread of the parent when this process was forked"
         return f"{holders}; {gone}" if gone else holders
+    if kind == "queue_turn":
+        lost = "no process is seen that takes one: whoever is killed in get() never releases the lock of the queue"
+        return f"{lost}; {gone}" if gone else lost
     if kind == "data_loader":
         dead = [worker for worker in wait.get("workers") or [] if worker["ended"]]
         return "; ".join(f"worker {w['number']} (pid {w['pid']}) has ended ({exit_text(w['ended'])})" for w in dead)

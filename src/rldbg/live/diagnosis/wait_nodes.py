@@ -46,6 +46,7 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
         node = known[host, pid, "process"]
         if node.waits:
             node.edges += _edges(node.wait, {**facts, "host": host}, node, known, stacks)
+    _lose_turns(stacks, known)
     for stack in stacks:
         for entry, node in _entries(stack, known):
             node.edges += _edges(entry["wait"], stack, node, known, stacks)
@@ -103,6 +104,17 @@ def _goes_on(stack: WaitFacts) -> bool:
     return any(thread.get("moved") or thread["wait"]["kind"] == "computing" for thread in threads)
 
 
+def _lose_turns(stacks: Sequence[WaitFacts], known: Mapping[Id, Node]) -> None:
+    """Those who wait for their turn at a queue of processes while nobody has it: whoever was killed in `get` keeps
+    it."""
+    taking = [(stack, entry, node) for stack in stacks for entry, node in _entries(stack, known)]
+    taking = [each for each in taking if each[2].kind == "queue_get" and each[1]["wait"].get("shared")]
+    in_it = {(stack["host"], entry["wait"]["shared"]) for stack, entry, _ in taking if not entry["wait"].get("in_turn")}
+    for stack, entry, node in taking:
+        if (stack["host"], entry["wait"]["shared"]) not in in_it:
+            node.wait = {**node.wait, "kind": "queue_turn"}
+
+
 def _count_arrived(nodes: Sequence[Node]) -> None:
     """How many wait at a barrier of several processes: its own count is in memory that they share."""
     shared = [node for node in nodes if node.kind == "barrier" and node.wait.get("shared")]
@@ -126,6 +138,8 @@ def _edges(
     wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id, Node], stacks: Sequence[WaitFacts]
 ) -> list[Edge]:
     base, kind = process_id(stack), wait["kind"]
+    if node.kind == "queue_turn":
+        return []
     if node.kind == "turn":
         return [Edge(each, "runs it") for each in blocked_loops(stack)]
     if wait.get("completed"):

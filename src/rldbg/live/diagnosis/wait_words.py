@@ -137,6 +137,7 @@ def _ray(wait: Any, _name: str) -> str:
 _THINGS = {
     "lock": lambda wait, name: named("lock", name) + _taken_in(wait),
     "queue_get": _queue,
+    "queue_turn": lambda wait, name: f"its turn to take an item of {named('queue', name)} (multiprocessing queue)",
     "queue_put": _queue,
     "queue_join": _queue,
     "event": lambda wait, name: f"{named('event', name)} to be set",
