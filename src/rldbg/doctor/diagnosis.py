@@ -131,7 +131,7 @@ class Diagnosis:
         if self.verdict == "found":
             cause = self.root_causes[0]
             said = cause.detail.partition(";")[0].rstrip(".")
-            sure = "likely cause" if cause.confidence == "low" else "root cause"
+            sure = "root cause" if cause.confidence == "high" else "likely cause"
             return f"{sure}: {cause.title} ({cause.id})" + (f": {said}" if said else "")
         if self.unfinished:
             return f"no failure found, but the log ends in the middle of a progress bar ({self.unfinished})"
