@@ -45,7 +45,7 @@ def _until_said(words, look):
 
 
 SLOW = ["rank 0 waits at", "(slow_rank) for all_reduce", "rank 1 never entered it, but sleeps", "(load_checkpoint)"]
-BEGUN = ["rank 0 waits at", "for irecv with rank 1; rank 1 never entered it", "for broadcast from rank 0", "(deadlock)"]
+BEGUN = ["rank 0 waits at", "for irecv from rank 1; rank 1 never entered it", "for broadcast from rank 0", "(deadlock)"]
 RAISED = ["rank 1 never entered it, but raised ValueError: the reward is not a number at wait_scenes.py:", "heartbeat"]
 
 

@@ -392,8 +392,8 @@ def test_a_task_that_waits_for_a_process_whose_output_nobody_reads_is_a_deadlock
 def test_a_transfer_with_another_tag_does_not_answer():
     sends = _rank(0, _collective("send", peer=1, tag=1))
     (found,) = explain([sends, _rank(1, _collective("recv", peer=0, tag=2))])
-    assert found.kind == "deadlock" and "send with rank 1 (tag 1)" in found.verdict
-    assert "for recv with rank 0 (tag 2)" in found.verdict
+    assert found.kind == "deadlock" and "send to rank 1 (tag 1)" in found.verdict
+    assert "for recv from rank 0 (tag 2)" in found.verdict
     same = explain([sends, _rank(1, _collective("recv", peer=0, tag=1))])
     assert "all ranks are in it" in same[0].verdict
 

@@ -183,6 +183,8 @@ def _of_ranks(whereabouts: str, ranks: Sequence[int], *, alone: bool) -> str:
 
 
 def _absent_fix(view: RankView | None) -> str:
+    if view is not None and view.raised and view.state != "stopped":
+        return "correct what it raised; look at its frames and values: rldbg attach CRASH_FILE (its log names it)"
     if view is None or view.state in ("exited", "crashed", "lost"):
         return "find out why it ended: its crash file, or `rldbg doctor` on its log"
     if view.state == "stopped":

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from rldbg.live.diagnosis.wait_graph import Node
+from rldbg.live.diagnosis.waits import toward
 
 _OUTPUTS = {1: "its standard output", 2: "its standard error"}
 _MOST_LISTED = 3
@@ -100,7 +101,9 @@ def _data_loader(wait: Any, _name: str) -> str:
 def _collective(wait: Any, _name: str) -> str:
     peer = wait.get("peer")
     if peer is not None and wait.get("op") in ("send", "recv", "isend", "irecv"):
-        return f"{wait.get('op')} with rank {peer}" + (f" (tag {wait['tag']})" if wait.get("tag") else "")
+        return f"{wait.get('op')} {toward(str(wait.get('op')))} rank {peer}" + (
+            f" (tag {wait['tag']})" if wait.get("tag") else ""
+        )
     if own := _OWN_WORDS.get(str(wait.get("op"))):
         return own + (f" (`{wait['name']}`)" if wait.get("name") else "")
     group = wait.get("group")

@@ -11,6 +11,11 @@ from functools import cached_property
 EQUAL_SHAPES = frozenset({"all_reduce", "broadcast", "reduce"})
 
 
+def toward(op: str) -> str:
+    """The word between a send or receive and its peer."""
+    return {"send": "to", "isend": "to", "recv": "from", "irecv": "from"}.get(op, "with")
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """An operation that a rank has entered and not finished. `peer` is the other (global) rank of a send or receive."""
@@ -27,7 +32,7 @@ class Pending:
 
     def __str__(self) -> str:
         number = f" #{self.sequence}" if self.sequence and self.peer is None else ""
-        return f"{self.op}{number}" + (f" with rank {self.peer}" if self.peer is not None else "")
+        return f"{self.op}{number}" + (f" {toward(self.op)} rank {self.peer}" if self.peer is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
