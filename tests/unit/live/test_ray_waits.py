@@ -185,6 +185,18 @@ def test_an_idle_rank_is_told_with_what_its_last_task_raised():
     assert "is idle (Ray runs no task in it); TypeError: int + str was raised at job.py:25 (decode)" in said
 
 
+@pytest.mark.parametrize(("looks", "severity"), [("ray.get(progress.slowest.remote())", "error"), ("done()", "info")])
+def test_who_asks_ray_for_progress_while_an_actor_is_dead_is_told_of_its_death(looks, severity):
+    death = {"actor_died_error_context": {"error_message": "The worker died: SIGSEGV"}}
+    actors = [_actor("progress", 2), _actor("rollout", 3, "DEAD", death_cause=death)]
+    driver = _worker("driver", 1, "main", {"kind": "sleep", "polls": f"while `{looks} < 20`"})
+    idle = _worker("progress", 2, "main_loop", {"kind": "idle"})
+    idle["threads"][0]["background"] = True
+    (found,) = explain([driver, idle], ray=_view(actors, [_task("main", "RUNNING", 1)]))
+    assert "actor rollout has died: The worker died: SIGSEGV" in "; ".join([found.verdict, *found.evidence])
+    assert found.to_finding().severity == severity
+
+
 def test_an_actor_that_nobody_needs_any_more_is_no_reason():
     words = "The actor is dead because all references to the actor were removed."
     cause = {"actor_died_error_context": {"error_message": words}}

@@ -56,7 +56,7 @@ def explain(
     if collectives is not None:
         told = _with_reasons(collectives, graph)
         return [told, *(each for each in found if not set(each.ranks) & set(collectives.ranks))][:_SENTENCES]
-    return found[:_SENTENCES] or [_nobody_waits(graph, known)]
+    return found[:_SENTENCES] or [_with_deaths(_nobody_waits(graph, known), graph, ray or {})]
 
 
 def wait_of(stacks: Sequence[Message], pid: int, host: str) -> str:
@@ -107,6 +107,22 @@ def _all_compute(ranks: Sequence[int], graph: WaitGraph) -> bool:
 def _nothing_hangs(nodes: Sequence[Node]) -> str:
     passing = any(AT_THE_MOMENT in node.activity for node in nodes)
     return "no wait lasts" if passing else "no process waits for another"
+
+
+def _with_deaths(found: HangDiagnosis, graph: WaitGraph, ray: Mapping[str, Any]) -> HangDiagnosis:
+    """Adds who died or failed in a Ray cluster. A loop that asks Ray for progress while all workers are idle has no
+    other reason to last."""
+    if not ray or found.kind != "unknown":
+        return found
+    from rldbg.live.diagnosis.ray_queues import lost_users
+
+    lost = lost_users(ray)
+    asking = [node for node in graph.nodes.values() if ".remote(" in str(node.wait.get("polls") or "")]
+    others = [node for node in graph.nodes.values() if node not in asking and not node.background]
+    if lost and asking and all(node.kind == "idle" for node in others):
+        words = f"{clause(asking[0])}; all workers are idle; {'; '.join(lost)}"
+        return replace(found, verdict=words, kind="ended", where=asking[0].label)
+    return replace(found, evidence=(*found.evidence, *lost))
 
 
 def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> HangDiagnosis:
