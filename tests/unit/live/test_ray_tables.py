@@ -1,6 +1,12 @@
 """Ray's own tables in the form of its state API, and what they explain."""
 
+import subprocess
+
+import pytest
+
+from rldbg.core import IncompleteDataError
 from rldbg.live import explain
+from rldbg.live.unarmed import ray_cluster
 from rldbg.live.unarmed.ray_cluster import _place_constructors, group_rows
 
 GROUPS = [
@@ -42,3 +48,21 @@ def test_a_constructor_that_runs_is_on_the_node_of_its_process():
     _place_constructors({"workers": workers, "tasks": tasks})
     # AND nothing is guessed where two nodes have a process of that number
     assert [task["node_id"] for task in tasks] == ["n", None, None]
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("print('{\"actors\": []}'); print('Ray says goodbye')", {"actors": []}),
+        ("print('Ray says hello')", "failed: Ray says hello"),
+        ("pass", "ended with exit code 0 and no answer"),
+    ],
+)
+def test_what_ray_prints_around_the_answer_does_not_matter(monkeypatch, script, found):
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: run([command[0], "-c", script], **options))
+    if isinstance(found, dict):
+        assert ray_cluster.look_at_ray("auto") == found
+    else:
+        with pytest.raises(IncompleteDataError, match=found):
+            ray_cluster.look_at_ray("auto")

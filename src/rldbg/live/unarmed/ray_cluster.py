@@ -45,17 +45,26 @@ def look_at_ray(
         )
     except subprocess.TimeoutExpired:
         raise UnreachableError(f"the Ray cluster at {address} did not answer within {_CHILD_S:g} s", _WITHOUT) from None
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        words = done.stderr.strip().splitlines()
-        raise IncompleteDataError(
-            f"looking at the Ray cluster failed: {words[-1] if words else done.returncode}"
-        ) from None
+    answer = _last_answer(done.stdout)
+    if answer is None:
+        words = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        said = words[-1] if words else f"the process that looks ended with exit code {done.returncode} and no answer"
+        raise IncompleteDataError(f"looking at the Ray cluster failed: {said}", "try again: it may have just started")
     if "error" in answer:
         kind = PrerequisiteError if answer["kind"] == "PrerequisiteError" else UnreachableError
         raise kind(str(answer["error"]), str(answer["hint"] or _WITHOUT))
     return answer
+
+
+def _last_answer(output: str) -> dict[str, Any] | None:
+    """The last line that is a JSON object: Ray may print lines of its own before and after it."""
+    for line in reversed(output.splitlines()):
+        if line.startswith("{"):
+            try:
+                return dict(json.loads(line))
+            except ValueError:
+                continue
+    return None
 
 
 def _cluster_address(address: str) -> str:
@@ -101,6 +110,8 @@ def main() -> None:
     except (PrerequisiteError, UnreachableError) as error:
         view = {"error": error.message, "hint": error.hint, "kind": type(error).__name__}
     sys.stdout.write(f"\n{json.dumps(view, default=str)}\n")
+    # Ray may end the process without the interpreter's own end.
+    sys.stdout.flush()
 
 
 def _view(ray: Any) -> dict[str, Any]:
