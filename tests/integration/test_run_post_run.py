@@ -125,7 +125,7 @@ def test_where_the_other_ranks_stood_is_part_of_the_diagnosis(tmp_path):
     assert found["first_error"]["message"] == "no verifier for this sample"
     assert "rank 1" in found["first_error"]["process"]
     (held_up,) = [finding for finding in found["findings"] if finding["id"].startswith("hang.")]
-    assert held_up["where"] == "ranks 1"
+    assert held_up["where"] == "rank 1"
     assert "rank 0 waits in all_reduce" in held_up["evidence"][0]
 
 
