@@ -9,11 +9,12 @@ import threading
 
 import pytest
 
+from rldbg.agent.waits.ended import raised_facts
 from rldbg.agent.waits.far_objects import FarObject, modules_of, object_at
 from rldbg.agent.waits.layout import measured_layout
 from rldbg.agent.waits.memory import ProcessMemory
 from rldbg.agent.waits.objects import OwnObject, chain_of
-from rldbg.agent.waits.process_views import threads_of
+from rldbg.agent.waits.process_views import FarProcess, OwnProcess, threads_of
 
 
 class Slotted:
@@ -46,6 +47,21 @@ def memory(layout):
     memory = ProcessMemory(os.getpid(), layout)
     yield memory
     memory.close()
+
+
+@pytest.mark.parametrize("from_outside", [False, True])
+def test_the_exception_that_a_thread_handles_is_seen(memory, from_outside):
+    def fail():
+        raise FloatingPointError("loss is nan")
+
+    try:
+        fail()
+    except FloatingPointError:
+        ident = threading.get_ident()
+        view = FarProcess(memory) if from_outside else OwnProcess(frozenset({ident}))
+        (seen,) = [raised_facts(each.handled) for each in view.threads() if each.ident == ident]
+        assert seen["message"] == "FloatingPointError: loss is nan" and seen["place"]["function"].endswith("fail")
+    assert not any(raised_facts(each.handled) for each in OwnProcess(frozenset({ident})).threads())
 
 
 def test_attributes_and_elements_are_read(memory):

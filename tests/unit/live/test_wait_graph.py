@@ -167,6 +167,18 @@ def test_a_backward_pass_and_a_barrier_wait_for_each_other():
     assert found.kind == "deadlock" and "for its backward pass, with the collectives" in found.verdict
 
 
+def test_a_rank_that_calls_a_collective_while_it_handles_an_exception_is_told_with_it():
+    raised = {
+        "message": "FloatingPointError: loss is nan",
+        "place": {"file": "/x/a.py", "line": 10, "function": "loss"},
+    }
+    saving = _rank(1, _collective("all_gather"))
+    saving["threads"][0]["handles"] = raised
+    (found,) = explain([_rank(0, _collective("all_reduce")), saving])
+    assert "for all_gather, while it handles FloatingPointError: loss is nan raised at a.py:10 (loss)" in found.verdict
+    assert "correct what was raised" in found.fix[0]
+
+
 def test_ranks_that_expect_a_broadcast_from_different_ranks_wait_for_each_other():
     roots = [_rank(number, _collective("broadcast", peer=1 - number)) for number in range(2)]
     told = explain(roots)[0].verdict

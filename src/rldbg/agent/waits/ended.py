@@ -69,7 +69,12 @@ def last_exception(modules: Mapping[str, Object]) -> dict[str, Any] | None:
     """What ended the main program of a process that is still there (Python keeps it in `sys`): type, message, line."""
     module = modules.get("sys")
     error = (module.get("last_exc") or module.get("last_value")) if module is not None else None
-    if error is None or error.kind == "NoneType":
+    return raised_facts(error)
+
+
+def raised_facts(error: Object | None) -> dict[str, Any] | None:
+    """Message and line of an exception; the line of the user's code where a library raised it."""
+    if error is None or not is_a(error, "BaseException"):
         return None
     frames: list[Frame] = error.raised_in()
     user = users_place(frames)

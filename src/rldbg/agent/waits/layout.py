@@ -209,6 +209,7 @@ def _threads() -> MemoryLayout:
         "frame_start": code_at,
         "frame_previous": _find(frame, outer, 128),
         "names": _find_names(this.f_code),
+        "handled": _handled(state),
     }
     # While these lines run, this frame is the current one: nothing may be called that is written in Python.
     word = ctypes.c_uint64
@@ -220,6 +221,18 @@ def _threads() -> MemoryLayout:
             if word.from_address(word.from_address(state + at).value + inner).value == frame:
                 return places | {"frame_holder": at, "current_frame": inner}
     raise LayoutError("the current frame of a thread was not found")
+
+
+def _handled(state: int) -> int:
+    """Where a thread state keeps the exception that is being handled; -1 where it does so in another way."""
+    error = ValueError("a sample")
+    try:
+        raise error
+    except ValueError:
+        try:
+            return _find(state, id(error), 512)
+        except LayoutError:
+            return -1
 
 
 def _find_names(code: Any) -> int:

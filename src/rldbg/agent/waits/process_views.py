@@ -4,11 +4,11 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
-from .far_objects import FarFrame, modules_of
+from .far_objects import FarFrame, modules_of, object_at
 from .memory import ProcessMemory
 from .objects import Frame, Object, OwnFrame, OwnObject
 
@@ -25,6 +25,8 @@ class ThreadView:
     frames: Sequence[Frame]
     daemon: bool = False
     owns_gil: bool = False
+    handled: Object | None = None
+    """The exception that it handles now."""
 
 
 class ProcessView(Protocol):
@@ -44,6 +46,7 @@ class OwnProcess:
     def threads(self) -> list[ThreadView]:
         known: dict[int, threading.Thread] = getattr(threading, "_active", {})
         found = []
+        handled: dict[int, Any] = sys._current_exceptions()
         for ident, innermost in sys._current_frames().items():
             thread = known.get(ident)
             frames: list[Frame] = []
@@ -56,7 +59,11 @@ class OwnProcess:
                 # After a fork Python 3.11 still knows the main thread by its number in the parent.
                 is_main = thread is threading.main_thread()
                 native = self.pid if is_main else (thread.native_id if thread else None) or 0
-                found.append(ThreadView(name, ident, native, frames, thread is None or thread.daemon))
+                error = handled.get(ident)
+                # Python 3.11 has its type, value and traceback there.
+                error = error[1] if isinstance(error, tuple) else error
+                view = ThreadView(name, ident, native, frames, thread is None or thread.daemon)
+                found.append(replace(view, handled=OwnObject(error)) if error is not None else view)
         return found
 
     def modules(self) -> Mapping[str, Object]:
@@ -86,7 +93,8 @@ class FarProcess:
             default = "MainThread" if each.native == self.pid else f"thread-{each.ident}"
             ident = str(each.ident)
             ends = ident in daemons or ident not in names
-            found.append(ThreadView(names.get(ident) or default, each.ident, each.native, each.frames(), ends))
+            view = ThreadView(names.get(ident) or default, each.ident, each.native, each.frames(), ends)
+            found.append(replace(view, handled=each.handled()))
         return found
 
     def modules(self) -> Mapping[str, Object]:
@@ -112,6 +120,11 @@ class FarThread:
         self._state = state
         self.ident = memory.word(state + memory.layout["thread_ident"])
         self.native = memory.word(state + memory.layout["thread_native"])
+
+    def handled(self) -> Object | None:
+        at = self._memory.layout["handled"]
+        address = self._memory.word(self._state + at) if at >= 0 else 0
+        return object_at(self._memory, address) if address else None
 
     def frames(self) -> list[FarFrame]:
         memory, layout = self._memory, self._memory.layout

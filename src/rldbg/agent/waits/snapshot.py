@@ -7,7 +7,7 @@ from typing import Any
 from .blocking import wait_of
 from .chosen import OURS, given_name
 from .connected import connected_processes, connection_to
-from .ended import ended_process, ended_processes, ended_threads, last_exception, own_threads
+from .ended import ended_process, ended_processes, ended_threads, last_exception, own_threads, raised_facts
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts, transports_of
 from .held_locks import held_locks
 from .kernel import (
@@ -43,6 +43,7 @@ _ADDED_TO_STACKS = (
     "pooled",
     "loops",
     "daemon",
+    "handles",
     "serves",
     "kernel",
     "wait",
@@ -161,6 +162,7 @@ def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
         "pooled": any(frame.file.endswith(_POOLS) for frame in thread.frames[users_place(thread.frames) or 0 :]),
         "loops": any(frame.file.endswith(_LOOPS) for frame in thread.frames),
         "daemon": thread.daemon,
+        "handles": raised_facts(thread.handled),
         "serves": any(frame.file.endswith("grpc/_server.py") for frame in thread.frames),
         "frames": [frame_facts(frame) for frame in thread.frames],
         "kernel": {

@@ -135,6 +135,8 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
 def _fix(way: Sequence[Node], kind: str, *, ring: bool) -> str:
     if not ring:
         return _FIXES.get(kind, "")
+    if any(node.wait.get("handles") for node in way):
+        return "correct what was raised; what `except` and `finally` call, the other ranks do not"
     if len(way) == 2 and way[0].kind == "lock":
         return "do not call what takes the lock while holding it, or make it a reentrant lock (RLock)"
     return _RING_FIXES.get(way[0].kind, "") if len({node.kind for node in way}) == 1 else ""

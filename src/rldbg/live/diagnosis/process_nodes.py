@@ -7,7 +7,7 @@ from rldbg.agent.waits import is_users
 from rldbg.live.diagnosis.entries import all_entries, blocked_loops, process_id
 from rldbg.live.diagnosis.lost_waits import ended_children, last_exception
 from rldbg.live.diagnosis.wait_graph import RESTING, Id, Node, WaitFacts
-from rldbg.live.diagnosis.wait_words import exit_text, lock_file_text, place_text, thing
+from rldbg.live.diagnosis.wait_words import exit_text, handled_text, lock_file_text, place_text, thing
 
 AT_THE_MOMENT = "at the moment it waits for"
 _ACTIVITIES = {
@@ -111,6 +111,8 @@ def _stopped_place(stack: WaitFacts) -> str:
 
 def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     wait = dict(entry["wait"])
+    if wait.get("kind") in ("collective", "rendezvous", "store"):
+        wait["handles"] = handled_text(entry)
     speaks = entry.get("main") if stack.get("raised") else stack.get("thread") in (None, entry.get("thread"))
     fate = _fate(stack) if speaks else {}
     activity = _ACTIVITIES.get(str(wait.get("kind")), "")

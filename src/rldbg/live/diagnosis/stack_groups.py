@@ -11,7 +11,7 @@ from rldbg.agent.waits import is_users
 from rldbg.live.diagnosis.flight_recorder import read_record, waits_of
 from rldbg.live.diagnosis.hang import HangDiagnosis, diagnose
 from rldbg.live.diagnosis.wait_graph import RESTING
-from rldbg.live.diagnosis.wait_words import root_words, thing
+from rldbg.live.diagnosis.wait_words import handled_text, root_words, thing
 from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits
 
 
@@ -161,6 +161,7 @@ def _view(stack: Message) -> RankView:
     state = "lost" if stack.get("lost") else "suspended" if stack.get("suspended") else str(stack["state"])
     call = thread.get("collective") if not raised else None
     pending = (_pending(stack, call),) if call else ()
+    place += handled_text(thread) if call else ""
     entered = {str(group["name"]): int(group["sequence"] or 0) for group in stack.get("groups") or []}
     return RankView(int(stack["rank"]), str(stack["who"]), place, state, pending, entered, raised=raised)
 

@@ -239,10 +239,24 @@ def _disk(wait: Any) -> str:
     return f"the disk or network file system ({path})" if path else f"the kernel ({channel or 'unknown place'})"
 
 
+def handled_text(entry: Any) -> str:
+    """What a thread that waits is handling meanwhile: a `finally` or `except` that does what the others do not."""
+    handles = entry.get("handles")
+    if not handles:
+        return ""
+    where = place_text(handles.get("place"))
+    return f", while it handles {handles['message']}" + (f" raised at {where}" if where else "")
+
+
+def _waiting(node: Node) -> str:
+    where = f" at {node.place}" if node.place else ""
+    return f"waits{where} for {thing(node.wait)}{node.wait.get('handles') or ''}"
+
+
 def clause(node: Node) -> str:
     where = f" at {node.place}" if node.place else ""
     if node.waits:
-        return f"{node.label} waits{where} for {thing(node.wait)}"
+        return f"{node.label} {_waiting(node)}"
     return f"{node.label} {node.activity or 'is running'}{where if node.place and ' at ' not in node.activity else ''}"
 
 
@@ -294,8 +308,7 @@ def sentence(path: Sequence[Node]) -> str:
             guess = "may " if any(map(_is_guess, pairwise(path))) else ""
             parts.append(f"{node.label} {relation}, so they {guess}wait for each other (deadlock)")
         elif node.waits:
-            where = f" at {node.place}" if node.place else ""
-            parts.append(f"{node.label} {relation}, and waits{where} for {thing(node.wait)}")
+            parts.append(f"{node.label} {relation}, and {_waiting(node)}")
         else:
             where = f" at {node.place}" if node.place and " at " not in node.activity else ""
             parts.append(f"{node.label} {relation}, but {node.activity or 'is running'}{where}")
