@@ -104,7 +104,7 @@ def test_a_rank_that_never_entered_is_named_with_its_place(theatre, scene, tmp_p
     ("name", "kind", "ranks", "words"),
     [
         ("disagreement", "disagreement", [1], ["broadcast", "all_reduce"]),
-        ("roots", "disagreement", [0], ["broadcast 3 from rank 1", "broadcast 3 from rank 0"]),
+        ("roots", "disagreement", [0], ["broadcast of shape 3 from rank 1", "broadcast of shape 3 from rank 0"]),
         ("cycle", "cycle", [0, 1], ["wait for each other", "all_reduce #1"]),
         ("receives", "cycle", [0, 1], ["recv from rank"]),
         ("interpreter_stuck", "absent", [0], ["rank 0 never entered all_reduce #1", "gloo_scenes.py"]),

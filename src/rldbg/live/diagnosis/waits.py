@@ -134,7 +134,8 @@ class Waits:
         for rank, view in sorted(self.views.items()):
             for pending in view.pending:
                 if pending.peer is None and pending.sequence:
-                    what = f"{pending.op} {pending.shape}".strip()
+                    shape = f"of shape {pending.shape}" if pending.shape[:1].isdigit() else pending.shape
+                    what = f"{pending.op} {shape}".strip()
                     met.setdefault(pending.key, {}).setdefault(what, []).append(rank)
         return tuple(
             Mismatch(group, sequence, {what: tuple(ranks) for what, ranks in calls.items()})
