@@ -6,9 +6,10 @@ from typing import Any
 
 from .client_calls import pool_wait, rpc_wait
 from .distributed_calls import ray_task
+from .ended import raised_facts
 from .lock_files import awaited_absence
 from .looking import barrier_facts, queue_facts, queue_of, ray_queue_wait, serves, was_replaced
-from .objects import Frame, Object, chain_of, exception_text, is_a
+from .objects import Frame, Object, chain_of, is_a
 from .places import is_users, users_place
 from .resolving import resolve
 from .source import Sources
@@ -70,15 +71,17 @@ def failed_tasks(tasks: list[Object]) -> list[dict[str, Any]]:
             found.append({"kind": "task", "name": text, "exit": "was cancelled"})
         elif error is not None and is_a(error, "BaseException") and not is_a(error, "CancelledError"):
             text = (name.text() if name is not None else None) or "task"
-            raised = error.raised_in()
-            place = raised[users_place(raised) or 0] if raised else None
-            where = (
-                f" at {place.file.rpartition('/')[2]}:{place.line} ({place.function.rpartition('.')[2]})"
-                if place
-                else ""
-            )
-            found.append({"kind": "task", "name": text, "exit": f"has ended: {exception_text(error)}{where}"})
+            found.append({"kind": "task", "name": text, "exit": f"has ended: {_raised_text(error)}"})
     return found
+
+
+def _raised_text(error: Object) -> str:
+    facts = raised_facts(error) or {}
+    place = facts.get("place")
+    if place is None:
+        return str(facts["message"])
+    file, function = place["file"].rpartition("/")[2], place["function"].rpartition(".")[2]
+    return f"{facts['message']} at {file}:{place['line']} ({function})"
 
 
 def task_facts(task: Object, sources: Sources) -> dict[str, Any]:

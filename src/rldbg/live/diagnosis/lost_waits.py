@@ -192,11 +192,11 @@ def what_ended(stack: WaitFacts) -> str:
     ended = list(stack.get("ended") or [])
     words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
     words += [f"task {each['name']} {each['exit']}" for each in ended if each["kind"] == "task"]
-    words += filter(None, [last_exception(stack)])
+    words += filter(None, [last_raised(stack)])
     return ", ".join([*words, *ended_children(stack)][:4])
 
 
-def last_exception(stack: WaitFacts) -> str:
+def last_raised(stack: WaitFacts) -> str:
     """What was raised last in a process that continues: in a thread or a Ray task. Empty where nothing was."""
     if not stack.get("message"):
         return ""

@@ -5,7 +5,7 @@ from typing import Any
 
 from rldbg.agent.waits import is_users
 from rldbg.live.diagnosis.entries import all_entries, blocked_loops, process_id
-from rldbg.live.diagnosis.lost_waits import ended_children, last_exception
+from rldbg.live.diagnosis.lost_waits import ended_children, last_raised
 from rldbg.live.diagnosis.wait_graph import RESTING, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, handled_text, lock_file_text, place_text, thing
 
@@ -131,7 +131,7 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
         wait, activity = {}, f"is running ({AT_THE_MOMENT} {thing(wait)})" if waits else "is running"
     if wait.get("kind") == "idle" and any(not each.get("background", True) for each in all_entries(stack)):
         activity = "runs its methods in other threads or tasks"
-    elif wait.get("kind") == "idle" and (raised := last_exception(stack)):
+    elif wait.get("kind") == "idle" and (raised := last_raised(stack)):
         activity = f"{activity}; {raised} in the last one that failed"
     place = place_text(entry.get("place")) if wait.get("kind") != "idle" else ""
     background = bool(entry.get("background")) and not (entry.get("main") and (fate or wait.get("kind") == "exit"))
