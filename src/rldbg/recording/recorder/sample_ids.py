@@ -26,20 +26,21 @@ class SampleIds:
     """Makes sample ids, and remembers those of a micro-batch, because all of its kinds are recorded with the same."""
 
     def __init__(self) -> None:
-        self._remembered: dict[tuple[int, ...], tuple[tuple[Any, ...], tuple[SampleId, ...]]] = {}
+        self._remembered: dict[int, tuple[tuple[Any, ...], tuple[SampleId, ...]]] = {}
 
     def given(self, samples: Iterable[Any]) -> tuple[SampleId, ...]:
         """The ids of the samples given with a record."""
+        if id(samples) in self._remembered:
+            return self._remembered[id(samples)][1]
         given = tuple(samples)
-        if not set(map(type, given)) <= _UNCHANGING:
-            return tuple(map(as_sample_id, given))
-        same_objects = tuple(map(id, given))
-        if same_objects not in self._remembered:
+        types = set(map(type, given))
+        ids: tuple[SampleId, ...] = given if types == {SampleId} else tuple(map(as_sample_id, given))
+        if given is samples and types <= _UNCHANGING:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered = {}
-            # What was given is kept with them: as long as it lives, no other object has its identity.
-            self._remembered[same_objects] = given, tuple(map(as_sample_id, given))
-        return self._remembered[same_objects][1]
+            # The tuple is kept with them: as long as it lives, no other object has its identity.
+            self._remembered[id(samples)] = given, ids
+        return ids
 
     def named_by(self, fields: Mapping[str, Any]) -> tuple[SampleId, ...]:
         """The samples that the columns group_id and run_id name, or the same keys of each sample's extra fields."""

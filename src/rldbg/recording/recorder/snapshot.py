@@ -1,7 +1,8 @@
 """What the training thread pays for: a copy of everything it handed over, so that it may overwrite its own at once."""
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress, repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -203,9 +204,10 @@ class Snapshot:
         if set(map(type, rows)) != {dict}:
             return None
         values = list(chain.from_iterable(map(dict.values, rows)))
-        if not set(map(type, values)) <= _ATOMS or not set(map(type, chain.from_iterable(rows))) <= {str}:
+        types = list(map(type, values))
+        if not set(types) <= _ATOMS or not set(map(type, set().union(*rows))) <= {str}:
             return None
-        text = len("".join([value for value in values if type(value) is str]))
+        text = len("".join(compress(values, map(is_, types, repeat(str)))))
         self._leaves += len(rows) + len(values) + text // _LEAF_BYTES
         return list(map(dict.copy, rows))
 
