@@ -123,6 +123,8 @@ def _log(
     done = 0
     while True:
         ended = not follow or steps.ended
+        if follow and (note := steps.new_note()):
+            print_note(f"rldbg track: {note}")
         measurements: StepMeasurements | None = None
         for recording, step in steps.new(ended=ended):
             measurements = measurements or StepMeasurements(recording)

@@ -64,7 +64,7 @@ def command(
     watcher = Watcher(
         recording,
         settings,
-        say=lambda text: print_note(f"rldbg watch: {text}"),
+        say=_say,
         beside_training=follow,
         earlier=() if follow else EventLog(recording).new(),
     )
@@ -80,28 +80,36 @@ def command(
 
 
 def _follow(watcher: "Watcher", owner: int | None) -> None:
-    from rldbg.tripwire import has_ended
+    from rldbg.tripwire import WatchedRun
 
     os.nice(19)
-    while not has_ended(watcher.recording, owner):
+    watched = WatchedRun(watcher.recording, owner)
+    while not watched.has_ended:
         watcher.look()
+        _say(watched.new_note())
         time.sleep(_LOOK_EVERY_S)
+    _say(watched.new_note())
 
 
 def _wait_until_recorded(path: Path) -> None:
     """Whether PATH is a run or a recording shows only when there is something in it."""
     from rldbg.recording import open as open_recording
-    from rldbg.tripwire import has_ended
+    from rldbg.tripwire import WatchedRun
 
-    is_said = False
-    while _recording_of(path) == path and not has_ended(path, None):
+    watched, is_said = WatchedRun(path, None), False
+    while _recording_of(path) == path and not watched.has_ended:
         with contextlib.suppress(RldbgError):
             open_recording(path)
             return
         if not is_said:
-            print_note(f"rldbg watch: nothing is recorded in {path} yet")
+            _say(f"nothing is recorded in {path} yet")
         is_said = True
         time.sleep(_LOOK_EVERY_S)
+
+
+def _say(text: str) -> None:
+    if text:
+        print_note(f"rldbg watch: {text}")
 
 
 def _recording_of(path: Path) -> Path:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rldbg.core.http import NoAnswerError, async_http_client, bearer_header, http_request, listen
     from rldbg.core.identity import Identity, SampleId, prompt_hash
     from rldbg.core.numbers import number_ranges
+    from rldbg.core.processes import is_running
     from rldbg.core.ray_clusters import (
         TOKEN_HINT,
         dashboard_auth_mode,

@@ -100,6 +100,7 @@ class Run:
             versions=versions(),
             git_commit=git_commit(Path.cwd()),
             hosts=[os.uname().nodename],
+            pid=os.getpid(),
             cwd=str(Path.cwd()),
             environment=Environment().everything(),
             **facts,

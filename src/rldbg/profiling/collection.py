@@ -13,10 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from rldbg.agent.profiling import OPEN_STATES, WORKERS, Plan, never_began, read_status_files
-from rldbg.core import Finding, Severity
+from rldbg.core import Finding, Severity, is_running
 
 _STALE_S = 15.0
 
@@ -112,19 +110,12 @@ def places_by_node(manifest: Manifest) -> dict[str, list[str]]:
 
 def _is_pending(status: dict[str, Any]) -> bool:
     if status["state"] == "armed" and status["supervisor"] != status["pid"] and status["host"] == socket.gethostname():
-        return _is_alive(int(status["supervisor"]))
+        return is_running(int(status["supervisor"]))
     if status["state"] not in OPEN_STATES:
         return False
     if status["host"] == socket.gethostname():
-        return _is_alive(int(status["supervisor"]))
+        return is_running(int(status["supervisor"]))
     return time.time() - float(status["at"]) < _STALE_S
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _entry(status: dict[str, Any], plan: Plan) -> dict[str, Any]:

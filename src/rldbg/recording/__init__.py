@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         RecordKey,
         prompt_lengths,
     )
+    from rldbg.recording.run_life import RunLife
     from rldbg.recording.samples import Sample, SampleRow
     from rldbg.recording.settings import (
         DebugBlock,

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 
-from rldbg.core import Finding
+from rldbg.core import Finding, is_running
 from rldbg.recording.formats.checksum import crc32_of
 from rldbg.recording.journal import Done, Journals, Writer
 from rldbg.recording.problems import problem
@@ -55,14 +55,10 @@ def checksum_findings(tree: Tree, journals: Journals) -> Iterator[Finding]:
 
 def is_alive(writer: Writer) -> bool:
     """Whether the process that wrote a journal still runs, which only its own machine can tell."""
-    if writer.is_closed or writer.identity.get("host") != os.uname().nodename:
+    pid = writer.identity.get("pid")
+    if writer.is_closed or writer.identity.get("host") != os.uname().nodename or not isinstance(pid, int):
         return False
-    import psutil
-
-    try:
-        return psutil.Process(int(writer.identity.get("pid", -1))).create_time() <= writer.started_s + 1
-    except (psutil.Error, ValueError, TypeError, OverflowError):
-        return False
+    return is_running(pid, writer.started_s)
 
 
 def _writer_findings(tree: Tree, writer: Writer, alive: bool, incomplete: bool) -> Iterator[Finding]:

@@ -10,9 +10,8 @@ from pathlib import Path
 from rldbg.analysis import CHECKS, check, compare, metrics_by_step, noise_beside
 from rldbg.core import RldbgError, Severity
 from rldbg.mismatch import explain_mismatch
-from rldbg.recording import Recording
+from rldbg.recording import Recording, RunLife
 from rldbg.recording import open as open_recording
-from rldbg.tripwire import has_ended
 
 Numbers = dict[str, float]
 
@@ -25,11 +24,15 @@ class RecordedSteps:
         self._path = path
         self._layout = layout
         self._seen = -1
+        self._life = RunLife(path)
 
     @property
     def ended(self) -> bool:
-        places = (self._path, self._path / "recording")
-        return any(has_ended(place, None) for place in places)
+        return self._life.has_ended
+
+    def new_note(self) -> str:
+        """What there is to say about the end of the run, once; else empty."""
+        return self._life.new_note()
 
     def new(self, *, ended: bool) -> Iterator[tuple[Recording, int]]:
         """The recording as it is now, with each step that was completed since the last call."""

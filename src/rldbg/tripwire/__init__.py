@@ -12,6 +12,6 @@ if TYPE_CHECKING:
     from rldbg.tripwire.settings import WatchSettings
     from rldbg.tripwire.watched_loop import WatchedLoop, watch
     from rldbg.tripwire.watcher import Watcher
-    from rldbg.tripwire.watcher_process import WatcherProcess, has_ended
+    from rldbg.tripwire.watcher_process import WatchedRun, WatcherProcess
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from rldbg.agent import disarmed
-from rldbg.core import Environment, ExitCode, RldbgError, Run
-from rldbg.recording import WATCH_FOLDER, forget_orders
+from rldbg.core import Environment, ExitCode, is_running
+from rldbg.recording import WATCH_FOLDER, RunLife, forget_orders
 from rldbg.tripwire.events import EVENTS_FILE, NOTES_FILE, Event, EventLog
 from rldbg.tripwire.settings import WatchSettings
 
@@ -84,22 +84,21 @@ def command_of(recording: Path, settings: WatchSettings, owner: int) -> list[str
     return [*words, *([] if settings.checks else ["--no-checks"])]
 
 
-def has_ended(recording: Path, owner: int | None) -> bool:
-    """Whether the process that started the watcher has ended, or reports that the recording has ended. Without one, the
-    recording's run tells."""
-    if (recording / WATCH_FOLDER / _ENDED).exists():
-        return True
-    if owner is None:
-        return any(map(_run_ended, (recording, recording.parent)))
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(owner, 0)
-        return False
-    return True
+class WatchedRun:
+    """The end of what is watched: of the process that started the watcher, or of the run where a user did."""
 
+    def __init__(self, recording: Path, owner: int | None) -> None:
+        self._end = recording / WATCH_FOLDER / _ENDED
+        self._owner = owner
+        self._started_s = time.time()
+        self._life = RunLife(recording)
 
-def _run_ended(folder: Path) -> bool:
-    """Whether run.json says that the run has ended; False if it is incomplete or of another program."""
-    try:
-        return Run(folder).read().get("ended_at") is not None
-    except (RldbgError, OSError):
-        return False
+    @property
+    def has_ended(self) -> bool:
+        if self._end.exists():
+            return True
+        return self._life.has_ended if self._owner is None else not is_running(self._owner, self._started_s)
+
+    def new_note(self) -> str:
+        """What there is to say about its end, once; else empty."""
+        return self._life.new_note()
