@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ATTENDED_WAIT_S = 600.0
 _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
-_WATCH_OPTIONS = ("stop", "when", "notify", "keep")
+_WATCH_OPTIONS = ("stop", "when", "notify", "keep", "keep_events")
 # Parameters that a request has under the same name.
 _AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_breakpoints", "legacy", "laptop", "model")
 
@@ -52,6 +52,13 @@ _AS_GIVEN = ("framework", "post_mortem", "name_suffix", "breakpoints", "ray_brea
 @click.option("--notify", default="", metavar="COMMAND", help="With --watch: run this shell command at each event.")
 @click.option("--watch-rules", default="", metavar="FILE", help="With --watch: read more rules from this file.")
 @click.option("--keep", default=8, show_default=True, type=click.IntRange(4), help="With --watch: steps to keep.")
+@click.option(
+    "--keep-events",
+    default=8,
+    show_default=True,
+    type=click.IntRange(0),
+    help="With --watch: events of each rule around which steps are kept, too.",
+)
 @click.option("--laptop", is_flag=True, help="Run the framework's own trainer without a GPU, with a small model.")
 @click.option("--model", default="", metavar="FOLDER", help="With --laptop: the model to take instead of a small one.")
 @click.option(
@@ -161,7 +168,7 @@ def _watched(watch: bool, **settings: Any) -> "WatchSettings | None":
     defaults = WatchSettings()
     given = [name for name, value in settings.items() if value != getattr(defaults, name)]
     if given and not watch:
-        option = {"rules": "watch-rules"}.get(given[0], given[0])
+        option = {"rules": "watch-rules"}.get(given[0], given[0].replace("_", "-"))
         raise UsageError(f"--{option} needs --watch", "add --watch")
     return WatchSettings(**settings) if watch else None
 

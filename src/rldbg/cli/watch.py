@@ -29,6 +29,13 @@ _LOOK_EVERY_S = 0.5
 @click.option(
     "--around", default=2, show_default=True, type=click.IntRange(0, 6), help="Steps to keep around an event."
 )
+@click.option(
+    "--keep-events",
+    default=8,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Events of each rule around which steps are kept; later ones are only reported.",
+)
 @click.option("--checks/--no-checks", default=True, help="Also run invariants of `rldbg check` (default).")
 @click.option("--owner", type=int, hidden=True, help="Stop watching when this process ends.")
 def command(
@@ -40,6 +47,7 @@ def command(
     rules: str,
     notify: str,
     around: int,
+    keep_events: int,
     checks: bool,
     owner: int | None,
     as_json: bool,
@@ -59,7 +67,9 @@ def command(
     from rldbg.reports.watch import to_terminal
     from rldbg.tripwire import EventLog, Watcher, WatchSettings
 
-    settings = WatchSettings(stop=stop, when=when, rules=rules, notify=notify, around=around, checks=checks)
+    settings = WatchSettings(
+        stop=stop, when=when, rules=rules, notify=notify, around=around, keep_events=keep_events, checks=checks
+    )
     recording = _recording_of(path)
     watcher = Watcher(
         recording,

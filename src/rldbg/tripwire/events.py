@@ -33,10 +33,13 @@ class Event:
     stops: bool = False
     rerun: str = ""
     """The command that runs the step again, where it has a capsule."""
+    not_kept: str = ""
+    """Why nothing is pinned."""
 
     @property
     def message(self) -> str:
         kept = f"; steps {self.pinned[0]} to {self.pinned[-1]} are kept" if self.pinned else ""
+        kept = kept or (f"; {self.not_kept}" if self.not_kept else "")
         stop = "; ranks stop at the end of the step" if self.stops else ""
         again = f"; run it again: {self.rerun}" if self.rerun else ""
         return f"{self.rule} at {self.where}: {self.what}{kept}{stop}; look: {self.look}{again}"
@@ -46,8 +49,8 @@ class Event:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        fields = {name: data[name] for name in cls.__slots__}
-        return cls(**fields | {"pinned": tuple(fields["pinned"])})
+        fields = {name: data[name] for name in cls.__slots__ if name in data}
+        return cls(**fields | {"pinned": tuple(data["pinned"])})
 
     def to_finding(self) -> Finding:
         return Finding(f"watch.{self.rule}", Severity.ERROR, self.where, (self.what,), self.cause, (self.look,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -74,7 +75,11 @@ class Judge:
                 self._true.add(expression.text)
                 known = identifiers(values)
                 shown = ", ".join(f"{name} {number(known[name])}" for name in expression.names)
-                yield Alarm(_OWN, step, f"{expression.text} is true" + (f" ({shown})" if shown else ""))
+                yield Alarm(
+                    replace(_OWN, measure=expression.text),
+                    step,
+                    f"{expression.text} is true" + (f" ({shown})" if shown else ""),
+                )
 
 
 def _said(rule: WatchRule, unusual: Unusual) -> str:

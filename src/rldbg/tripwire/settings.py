@@ -24,6 +24,9 @@ class WatchSettings:
     """Steps that stay on disk besides the pinned ones."""
     around: int = setting(2, at_least=0)
     """Steps before and after an event that are pinned with it."""
+    keep_events: int = setting(8, at_least=0)
+    """Events of each rule and expression around which steps are pinned: the first ones, which are nearest to the cause.
+    Of later ones only the ring has the steps, so that a rule that fires again and again does not fill the disk."""
     checks: bool = True
     """Also run the invariants of `rldbg check`."""
 

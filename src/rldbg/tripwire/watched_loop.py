@@ -24,6 +24,7 @@ def watch(
     rules: Path | str = "",
     keep: int = 8,
     around: int = 2,
+    keep_events: int = 8,
     checks: bool = True,
 ) -> WatchedLoop:
     """Watch what is recorded in `directory`: by `log` of the result, `rldbg.record_loop`, or any `rldbg.Recorder`.
@@ -33,7 +34,7 @@ def watch(
     every rank; rank 0 starts the process.
     """
     expressions = (when,) if isinstance(when, str) else tuple(when)
-    settings = WatchSettings(stop, expressions, str(rules), notify, keep, around, checks)
+    settings = WatchSettings(stop, expressions, str(rules), notify, keep, around, keep_events, checks)
     return WatchedLoop(Path(directory), settings)
 
 

@@ -40,10 +40,6 @@ _SHARE = 0.05
 # An expression over a name that none of the first steps has is probably misspelt.
 _STEPS_WITHOUT_NAME = 8
 
-# Events of each rule around which steps are kept, so that the disk does not fill where one fires again and again; the
-# first ones are nearest to the cause.
-_EVENTS_THAT_PIN = 8
-
 Places = frozenset[tuple[str, int, int, int]]
 
 
@@ -73,7 +69,7 @@ class Watcher:
         self._judged = -1
         self._before: Places = frozenset()
         self._pinned: set[int] = set()
-        self._fired: Counter[str] = Counter()
+        self._fired: Counter[tuple[str, str]] = Counter()
         self._stop: str | None = None
         self._reason = ""
         self._capsules: set[int] = set()
@@ -149,8 +145,9 @@ class Watcher:
 
     def _event(self, step: int, alarm: Alarm, *, stops: bool) -> Event:
         around, place = self.settings.around, shlex.quote(_short(self.recording))
-        self._fired[alarm.rule.id] += 1
-        pins = self._fired[alarm.rule.id] <= _EVENTS_THAT_PIN
+        source, most = (alarm.rule.id, alarm.rule.measure), self.settings.keep_events
+        self._fired[source] += 1
+        pins = self._fired[source] <= most
         return Event(
             alarm.rule.id,
             step,
@@ -161,6 +158,7 @@ class Watcher:
             pinned=tuple(range(max(step - around, 0), step + around + 1)) if pins else (),
             stops=stops,
             rerun=f"rldbg rerun {place} --step {step}" if step in self._capsules else "",
+            not_kept="" if pins else f"its steps are not kept (--keep-events {most})",
         )
 
     def _raise_alarm(self, event: Event) -> None:

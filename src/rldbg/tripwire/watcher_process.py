@@ -78,6 +78,7 @@ class WatcherProcess:
 def command_of(recording: Path, settings: WatchSettings, owner: int) -> list[str]:
     words = [sys.executable, "-m", "rldbg", "watch", str(recording), "--follow", "--owner", str(owner)]
     words += ["--stop" if settings.stop else "--note", "--around", str(settings.around)]
+    words += ["--keep-events", str(settings.keep_events)]
     words += [word for text in settings.when for word in ("--when", text)]
     words += ["--notify", settings.notify] if settings.notify else []
     words += ["--rules", settings.rules] if settings.rules else []

@@ -69,8 +69,19 @@ def test_a_rule_that_fires_again_and_again_does_not_fill_the_disk(tmp_path: Path
     own = [event for event in watcher.events if event.rule == "expression"]
     assert len(own) == 30
     assert [bool(event.pinned) for event in own] == [True] * 8 + [False] * 22
-    assert "are kept" not in own[-1].message
+    assert "; its steps are not kept (--keep-events 8); look:" in own[-1].message
     assert len(kept(folder)) < 60
+
+
+def test_an_expression_that_fires_again_and_again_takes_no_room_from_another(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        for step in range(12):
+            record_steps(recorder, range(step, step + 1), length=step % 2, cost=step // 10)
+    watcher = Watcher(tmp_path, WatchSettings(keep_events=2, when=("length > 0", "cost > 0")))
+    watcher.look(ended=True)
+    assert [(event.step, bool(event.pinned)) for event in watcher.events] == [
+        (1, True), (3, True), (5, False), (7, False), (9, False), (10, True), (11, False)
+    ]  # fmt: skip
 
 
 def test_what_was_reported_during_a_run_is_shown_after_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
