@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rldbg.doctor.echoes import comes_after, reported
+from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence, LogPlace
 from rldbg.doctor.failures import HEADLESS, is_wrapper
 from rldbg.doctor.judgement import Sighting
@@ -32,20 +34,33 @@ _TAIL_LINES = 8
 
 def bystanders_of(causes: Sequence[Sighting], evidence: LogEvidence, library: Library) -> list[Sighting]:
     """Those of the causes that the end of their process does not contain, where that end says what was wrong."""
-    ends = [failure for failure in evidence.failures if _is_end(failure, evidence)]
+    told = reported(evidence.failures)
+    ends = [failure for failure in evidence.failures if _is_end(failure, told, evidence)]
     return [
         cause
         for cause in causes
         if cause.entry.category not in FROM_OUTSIDE
-        and all(any(_is_beside(hit, end, evidence) for end in ends) for hit in cause.hits)
+        and all(any(_is_beside(hit, end, told, evidence) for end in ends) for hit in cause.hits)
         and not any(_is_effect(name, cause, library) for end in ends for name in end.known_as)
     ]
 
 
-def _is_end(failure: Failure, evidence: LogEvidence) -> bool:
-    """Whether an exception ended its process and says itself what was wrong."""
+def late_ones(errors: Sequence[Sighting], evidence: LogEvidence) -> list[Sighting]:
+    """Possible consequences that were seen only after their process had raised what its caller was told."""
+    told = reported(evidence.failures)
+    return [
+        each
+        for each in errors
+        if each.entry.role is Role.EITHER
+        and all(any(comes_after(hit.place, failure) for failure in told) for hit in each.hits)
+    ]
+
+
+def _is_end(failure: Failure, told: Sequence[Failure], evidence: LogEvidence) -> bool:
+    """Whether an exception ended its process, or the task that its caller waited for, and says itself what was
+    wrong."""
     return (
-        is_uncaught(failure)
+        (is_uncaught(failure) or failure in told)
         and not (failure.chained or failure.warned or is_wrapper(failure) or failure.kind == HEADLESS)
         and bool(_SAYS_ENOUGH.search(failure.headline))
         and not _OF_OTHERS.search(failure.headline)
@@ -54,15 +69,17 @@ def _is_end(failure: Failure, evidence: LogEvidence) -> bool:
     )
 
 
-def _is_beside(hit: Hit, end: Failure, evidence: LogEvidence) -> bool:
-    """Whether a line of the process that an exception ended is no part of it."""
-    if not _same_process(hit.place, end.place):
+def _is_beside(hit: Hit, end: Failure, told: Sequence[Failure], evidence: LogEvidence) -> bool:
+    """Whether a line is no part of the exception that ended its process, or the whole program; nor of another one that
+    ended a process."""
+    if not (_same_process(hit.place, end.place) or end in told):
         return False
     holder = next((failure for failure in evidence.failures if failure.frames and holds(failure, hit)), None)
-    if holder is not None and is_uncaught(holder):
+    if holder is not None and (is_uncaught(holder) or holder in told):
         return False
     below = hit.place.line - end.place.line
-    return below < -_ANNOUNCED_LINES or below >= end.lines + _TAIL_LINES or (holder is not None and holder is not end)
+    apart = below < -_ANNOUNCED_LINES or below >= end.lines + _TAIL_LINES or not _same_process(hit.place, end.place)
+    return apart or (holder is not None and holder is not end)
 
 
 def _same_process(one: LogPlace, other: LogPlace) -> bool:

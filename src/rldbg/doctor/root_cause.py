@@ -10,8 +10,9 @@ something failed, the cause is not in the logs.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from rldbg.doctor.bystanders import bystanders_of
+from rldbg.doctor.bystanders import bystanders_of, late_ones
 from rldbg.doctor.clock import Stamp
+from rldbg.doctor.echoes import is_only_repeated, original_of
 from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence
 from rldbg.doctor.failures import HEADLESS, family_of, is_wrapper, kind_of
@@ -47,6 +48,8 @@ def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) 
     live = [s for s in seen.values() if s not in notes]
     warnings = [s for s in live if s.entry.severity == "warning"]
     errors = [s for s in live if s.entry.severity == "error"]
+    late = late_ones(errors, evidence)
+    errors = [s for s in errors if s not in late]
     candidates = [s for s in errors if s.entry.can_be_cause]
     unknown = _first_unknown(evidence, library, seen)
     if unknown is not None and (is_wrapper(unknown) or unknown.kind == HEADLESS if errors else unknown.warned):
@@ -66,7 +69,7 @@ def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) 
         causes=tuple(_ordered(causes, symptoms, library)),
         fallout=tuple(_by_time(s for s in symptoms if s not in causes)),
         notes=tuple(notes),
-        bystanders=tuple(bystanders),
+        bystanders=(*late, *bystanders),
         first_error=unknown,
         failed=bool(errors or causes or unknown),
     )
@@ -157,7 +160,12 @@ def sightings(evidence: LogEvidence, library: Library) -> Mapping[str, Sighting]
             continue
         if evidence.clues.intersection(entry.excluded_by):
             continue
-        counted = [hit for hit in hits if not hit.last_before or _right_before(hit, by_entry.get(hit.last_before, []))]
+        counted = [
+            hit
+            for hit in hits
+            if (not hit.last_before or _right_before(hit, by_entry.get(hit.last_before, [])))
+            and not is_only_repeated(hit, hits, evidence.failures)
+        ]
         if counted:
             counted = _earliest_first(counted)
             survived = have_survived(evidence, counted)
@@ -321,6 +329,8 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
         )
 
     first = min(open_ones, key=order)
+    if not first.frames and (original := original_of(first, open_ones)) and original.headline == first.headline:
+        return original
     return replace(first, frames=first.frames or _frames_right_below(first, open_ones))
 
 

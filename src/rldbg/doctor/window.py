@@ -24,6 +24,8 @@ RECORD_START = re.compile(
 )
 _CODE_ABOVE = re.compile(r'^\s*File "[^"]+", line \d+')
 _FRAME_LINE = re.compile(r'^(?P<prefix>.{0,120}?) {0,2}File "[^"]+", line \d+')
+_FLAT_FRAME = re.compile(r'^(?P<prefix>\S.{0,120}?\S ?)File "[^"]+", line \d+')
+_AS_EXCEPTION = re.compile(r"[\w.]+(?:: |$)|Traceback |\W*File ")
 _CODE = re.compile(r"^(?P<prefix>(?:.{0,120}?[\])|:])?) {4,}\S")
 _SHOWN_LINES = 8
 _TEST_NAME = re.compile(r"\s*(?:[A-Z]+ |[\d.]+s (?:call|setup|teardown) +|\[gw\d+\] .{0,20})?[\w/.-]+\.py::\w+")
@@ -118,6 +120,8 @@ class LogWindow:
         nearest = next((line for line in self.above(3) if not CARETS.match(line.text)), None)
         if nearest is not None and _CODE_ABOVE.match(nearest.text) and not RECORD_START.match(self.line.text):
             return True
+        if nearest is not None and self._is_under_flat_frame(nearest.text):
+            return True
         own = _CODE.match(self.line.text)
         if own is None:
             return False
@@ -127,6 +131,15 @@ class LogWindow:
             if not _CODE.match(line.text) and not CARETS.match(line.text):
                 return False
         return False
+
+    def _is_under_flat_frame(self, above: str) -> bool:
+        """Whether the line is the code under a frame that lost its indentation behind the prefix of a logger: it has
+        the same prefix, and no exception follows that."""
+        frame = _FLAT_FRAME.match(above)
+        if frame is None:
+            return False
+        prefix = re.match(re.sub(r"\d+", r"\\d+", re.escape(frame["prefix"])), self.line.text)
+        return prefix is not None and not _AS_EXCEPTION.match(self.line.text, prefix.end())
 
     @cached_property
     def is_test_name(self) -> bool:
