@@ -148,6 +148,8 @@ class LogEvidence:
     """For each log where training continued."""
     dealt_with: set[tuple[str, int]] = field(default_factory=set)
     """Logs and offsets of lines under which the program says how it goes on."""
+    resumed: set[tuple[str, int]] = field(default_factory=set)
+    """Logs and offsets of exceptions after which the process does again what it did before."""
     starts: dict[str, list[RunStart]] = field(default_factory=dict)
     """For each log where runs of the program may begin."""
     unfinished: dict[str, str] = field(default_factory=dict)

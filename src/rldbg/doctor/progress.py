@@ -10,12 +10,23 @@ from typing import NamedTuple
 _COUNTED = rb"[\"']?[ :=/#]{1,12}(?:[^|\n]{0,12}\|[^|\n]{0,40}\| ?)?\[? ?(\d{1,9}(?:\.\d{1,9})?)"  # behind a bar or not
 _COUNTERS = tuple(
     re.compile(words + _COUNTED)
-    for words in (rb"teps?", rb"ter(?:ation)?", rb"poch", rb"pdate", rb"pisode", rb"ound", rb"Training Progress")
+    for words in (
+        rb"teps?",
+        rb"ter(?:ation)?",
+        rb"poch",
+        rb"pdate",
+        rb"pisode",
+        rb"ound",
+        rb"ollout",
+        rb"Training Progress",
+    )
 )
 """Where training counts. Each begins with plain letters: such expressions are searched for fast."""
 _NAME = re.compile(rb"[A-Za-z][\w./-]{0,40}$")
 _NAME_BYTES = 40
-_COUNTS = re.compile(rb"(?i)(?:.*[_./-])?(?:steps?|iter|iteration|epoch|update|episode|round|training progress)")
+_COUNTS = re.compile(
+    rb"(?i)(?:.*[_./-])?(?:steps?|iter|iteration|epoch|update|episode|round|rollout|training progress)"
+)
 """The whole name of a counter: not what only ends like one."""
 _OF_MANY = re.compile(rb"(?:^|[\r\n])[ \t]{0,4}(?:\d{1,3}%\|[^|\r\n]{0,80}\| {0,4}|\[)(\d{1,9})/\d{1,9}[ \]]")
 """A bar without a title, as trainers draw it, or the number of a line among all; those of loaders have a title."""
@@ -46,6 +57,8 @@ _SAID_DONE = re.compile(
     rb"|\d+ passed[^\r\n]{0,80} in [\d.]+s"  # tests, which make things fail on purpose
     rb")(?![\w-])"
 )
+_TESTS_DONE = re.compile(rb"(?:^|[\r\n])={3,} (?:FAILURES|ERRORS) ={3,}")
+"""All tests have run; those that failed are told below."""
 _SAID_FINAL = re.compile(
     rb"(?i)(?:(?:(?:^|[\r\n])[ \t]{0,4}|[\]:|>)-] ?[('\"]{0,2})"
     rb"final (?:\w+ )?(?:metrics|results?|reward|loss|score|accuracy|evaluation|validation|summary)"
@@ -93,6 +106,8 @@ class LogProgress:
     """Where the last results of a run are told."""
     said_zero: list[int] = field(default_factory=list)
     """Where a program is said to have ended with exit code 0."""
+    tests_done: int = -1
+    """Where tests have run, of which some failed: what came before was caught by them."""
     last_work: int = -1
     """The last place where something is said to begin that is no part of closing."""
     served: dict[str, int] = field(default_factory=dict)
@@ -108,6 +123,7 @@ class LogProgress:
             [at for at in self.said_done if begin <= at < end],
             [at for at in self.said_final if begin <= at < end],
             [at for at in self.said_zero if begin <= at < end],
+            self.tests_done if begin <= self.tests_done < end else -1,
             self.last_work if begin <= self.last_work < end else -1,
             {pid: at for pid, at in self.served.items() if begin <= at < end},
             self.shut_down if begin <= self.shut_down < end else -1,
@@ -212,6 +228,8 @@ def add_endings(progress: LogProgress, chunk_offset: int, data: bytes | bytearra
         start, stop = _line(data, match)
         if not _CLOSING_WORK.search(data, start, stop):
             progress.last_work = chunk_offset + stop
+    for match in _TESTS_DONE.finditer(data, begin, end):
+        progress.tests_done = chunk_offset + match.start()
     progress.done += [chunk_offset + _line(data, match)[1] for match in _OWN_DONE.finditer(data, begin, end)]
     for known, shape in said:
         lines = {_line(data, match) for match in shape.finditer(data, begin, end)}

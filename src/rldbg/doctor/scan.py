@@ -34,8 +34,8 @@ from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, Signat
 from rldbg.doctor.progress import LogProgress, add_endings, counts_in, served_in, shut_down_in
 from rldbg.doctor.signatures import Match, match_at
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, chunks, unreadable
-from rldbg.doctor.standing import deals_with, is_tried_again
-from rldbg.doctor.survival import is_uncaught
+from rldbg.doctor.standing import deals_with, is_information, is_tried_again
+from rldbg.doctor.survival import is_of_model, is_uncaught
 from rldbg.doctor.window import FOLDED_UP_TO_BYTES, LogWindow, straddling
 
 KEPT_PER_SIGNATURE = 64
@@ -49,6 +49,7 @@ _KEPT_FAILURES = 200
 _SAMPLE_BYTES = 8192
 _SERVED_LINES = 64
 _CLOSING_LINES = 3
+_RESUMED_LINES = 40
 _OPENING_BYTES = 4096
 _LONGEST_ANCHOR_BYTES = 256
 """An anchor that begins in a chunk may end this far in its margin."""
@@ -175,8 +176,11 @@ class LogReader:
             known = tuple(self._scanner.index.known(failure.headline))
             self._evidence.failures.append(replace(failure, known_as=known))
         last_start = self._starts[-1].offset if self._starts else 0
-        if not any((each.last or each.place).offset >= last_start for each in self._failures.values()):
-            self._note_ending()
+        caught = self._evidence.resumed | self._evidence.dealt_with
+        open_ones = [each for each in self._failures.values() if (self._source.name, each.place.offset) not in caught]
+        if not any((each.last or each.place).offset >= last_start for each in open_ones):
+            outlived = max(((each.last or each.place).line + each.lines for each in self._failures.values()), default=0)
+            self._note_ending(outlived)
             self._note_unfinished()
         last, lines = self._last_stamp()
         closing = next((each.line_number for each in self._backwards() if not _NATIVE_STACK.match(each.line.text)), 0)
@@ -250,6 +254,7 @@ class LogReader:
         if failure is None:
             return
         self._note_dealt_with(window, failure.lines - 1)
+        self._note_resumed(window, failure)
         run = bisect_right(self._starts, failure.place.offset, key=lambda start: start.offset)
         who = f"{failure.place.speaker.pid}{failure.place.speaker.rank}"
         key = f"{run} {who} {is_uncaught(failure)} {skeleton(failure.headline)}"
@@ -297,6 +302,24 @@ class LogReader:
         below = [line for line in window.below(lines + 2) if line.text.strip()][lines:]
         if len(below) > 1 and deals_with(below[0].text):
             self._evidence.dealt_with.add((self._source.name, window.offset))
+
+    def _note_resumed(self, window: LogWindow, failure: Failure) -> None:
+        """Notes an exception that its process caught: the lines above it come again below it, with other numbers. After
+        the code of a model any line is enough that is not the end of a program."""
+        if is_uncaught(failure) or not failure.frames:
+            return
+        place = (self._source.name, window.offset)
+        below = list(window.below(failure.lines - 1 + _RESUMED_LINES))[failure.lines - 1 :]
+        if is_of_model(failure):
+            if below and not (is_ending(below[0]) or is_error_line(below[0])):
+                self._evidence.dealt_with.add(place)
+            return
+        pid = failure.place.speaker.pid
+        own = [each for each in below if each.speaker.pid == pid and is_information(each.text)]
+        before = {skeleton(each.text) for each in window.above(_RESUMED_LINES) if each.speaker.pid == pid}
+        again = {each.text for each in own if skeleton(each.text) in before}
+        if len(again) > 1 and not any(is_tried_again(text) for text in again):
+            self._evidence.resumed.add(place)
 
     def _place(self, window: LogWindow) -> LogPlace:
         return LogPlace(
@@ -348,15 +371,16 @@ class LogReader:
             yield window
             rest = rest[: window.bounds[0]].rstrip()
 
-    def _note_ending(self) -> None:
-        """How a log without any exception ends: in the middle of a traceback, or with the end of a program."""
+    def _note_ending(self, since: int) -> None:
+        """How a log ends that has no exception from a line on: in the middle of a traceback, or with the end of a
+        program."""
         end = next(self._backwards(), None)
         has_hits = any(hit.place.file == self._source.name for hit in self._evidence.hits)
         if end is not None and not has_hits and (cut := cut_traceback(end, self._place(end))):
             self._evidence.failures.append(cut)
             self._keep_shown(cut)
             return
-        last = list(islice(self._backwards(), ENDING_LINES))
+        last = [each for each in islice(self._backwards(), ENDING_LINES) if each.line_number >= since]
         ends = [(LAST_ERROR, window) for window in reversed(last) if is_ending(window.line) and window.is_report]
         ends += [(LAST_ERROR, window) for window in last[:_CLOSING_LINES] if is_error_line(window.line)]
         ends += [(STILL_TRYING, window) for window in _still_trying(last)]

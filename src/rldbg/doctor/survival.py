@@ -15,6 +15,7 @@ _CLOSING = re.compile(
     r" in \w*(?:clean_?up|shut_?down|at_?exit|tear_?down|kill_process|terminate|destroy|finali[sz]e|close|__del__)\w*$"
 )
 """Functions that run when a process ends: what they raise comes after what ended it."""
+_FIRST_FRAMES = (" in <module>", " in _run_module_as_main")
 _GENERATED = re.compile(r"(?:<(?:string|stdin|exec|code|cell|ipython)|/tmp/tmp|(?:.*/)?(?:sandbox|code_exec)\w*/)")
 """Where the code of a model lies that a program runs."""
 _ENDED_BY_REQUEST = ("SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError")
@@ -27,7 +28,11 @@ def holds(failure: Failure, hit: Hit) -> bool:
 
 def is_uncaught(failure: Failure) -> bool:
     """Whether a traceback begins with its program: what is caught is printed from the function that caught it on."""
-    return bool(failure.frames) and failure.frames[0].endswith(" in <module>") and not _is_of_model(failure)
+    return _is_whole(failure) and not is_of_model(failure)
+
+
+def _is_whole(failure: Failure) -> bool:
+    return bool(failure.frames) and failure.frames[0].endswith(_FIRST_FRAMES)
 
 
 def is_closing(failure: Failure) -> bool:
@@ -35,8 +40,9 @@ def is_closing(failure: Failure) -> bool:
     return any(_CLOSING.search(frame) for frame in failure.frames)
 
 
-def _is_of_model(failure: Failure) -> bool:
-    return bool(failure.frames) and all(_GENERATED.match(frame) for frame in failure.frames)
+def is_of_model(failure: Failure) -> bool:
+    """Whether a traceback is of a whole program that a model wrote and another one ran."""
+    return _is_whole(failure) and all(_GENERATED.match(frame) for frame in failure.frames)
 
 
 def has_survived(evidence: LogEvidence, failure: Failure) -> bool:
@@ -94,12 +100,23 @@ def _is_past(evidence: LogEvidence, place: LogPlace, failure: Failure | None) ->
     if max(progress.last_done, served) > place.offset or progress.counted_on_after(place.offset):
         return True
     if failure is None or not is_uncaught(failure):
-        if (place.file, place.offset) in evidence.dealt_with:
+        own = place if failure is None else failure.place
+        if {(each.file, each.offset) for each in (place, own)} & evidence.dealt_with:
+            return True
+        if progress.tests_done > place.offset or _went_on(evidence, own):
             return True
         said = [at for at in (*progress.said_done, *progress.said_final, *progress.said_zero) if at > place.offset]
         if any(_is_trusted(evidence, place.file, at) for at in said):
             return True
     return came_after_end(evidence, place)
+
+
+def _went_on(evidence: LogEvidence, place: LogPlace) -> bool:
+    """Whether a process did after an exception that it caught what it had done before, and nothing ended it later."""
+    return (place.file, place.offset) in evidence.resumed and not any(
+        each.place.file == place.file and each.place.offset > place.offset and (_is_fatal(each) or not each.frames)
+        for each in (*evidence.failures, *evidence.endings)
+    )
 
 
 def came_after_end(evidence: LogEvidence, place: LogPlace) -> bool:

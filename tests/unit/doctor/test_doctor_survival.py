@@ -274,3 +274,32 @@ def test_versions_of_weights_that_differ_are_no_refusal_of_weights(verdict):
     trace = 'Traceback (most recent call last):\n  File "/w/actor.py", line 602, in update_weights\n    raise\n'
     found = verdict(trace + "RuntimeError: Weight version mismatch! Engine: 7, updater: 8\n")
     assert "weights-refused" not in [cause.id for cause in found.root_causes]
+
+
+SERVING = """2026-10-01 10:00:01,000 INFO scorer - scored 32 items in 0.8 s
+2026-10-01 10:00:02,000 INFO scorer - scored 32 items in 0.7 s
+"""
+
+
+def test_a_process_that_does_again_what_it_did_before_an_exception_caught_it(verdict):
+    error = "2026-10-01 10:00:03,000 ERROR scorer - request failed\n" + CAUGHT
+    again = SERVING.replace(":00:0", ":01:0")
+    assert verdict(SERVING + error + again).verdict == "healthy"
+    assert verdict(SERVING + error).verdict != "healthy"
+    assert verdict(SERVING + error + again + UNCAUGHT).verdict != "healthy"
+    assert verdict(SERVING + UNCAUGHT + again).verdict != "healthy"
+    assert verdict(SERVING + error + again + "srun: error: n1: task 0: Exited with exit code 1\n").verdict != "healthy"
+
+
+def test_code_of_a_model_that_fails_is_outlived_by_any_line_that_is_no_end(verdict):
+    code = 'Traceback (most recent call last):\n  File "/tmp/tmpab/main.py", line 3, in <module>\nMemoryError\n'
+    assert verdict("tool python:\n" + code + "| task | metric | 0.7 |\n").verdict == "healthy"
+    assert verdict(code).verdict != "healthy"
+    assert verdict(code + "srun: error: n1: task 0: Exited with exit code 1\n").verdict != "healthy"
+
+
+def test_what_tests_print_before_those_that_failed_are_told_was_caught_by_them(verdict):
+    report = "=================================== FAILURES ===================================\n"
+    failed = report + "E       assert [-1, 1] == [0, 1]\n========================= 1 failed, 11 passed in 3.21s ====\n"
+    found = verdict("ERROR    trainer:trainer.py:80 " + OOM + failed)
+    assert (found.verdict, found.root_causes) == ("unknown", ())
