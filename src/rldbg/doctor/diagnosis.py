@@ -57,6 +57,8 @@ class Cause:
     sources: tuple[str, ...] = ()
     detail: str = ""
     """What the exception says about this run: whose call, how much memory, which address."""
+    words: str = ""
+    """The exception, or the line, in its own words."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"evidence": [quote.to_dict() for quote in self.evidence]}
@@ -130,7 +132,7 @@ class Diagnosis:
     def _words(self) -> str:
         if self.verdict == "found":
             cause = self.root_causes[0]
-            said = cause.detail.partition(";")[0].rstrip(".")
+            said = cause.detail.partition(";")[0].rstrip(".") or cause.words
             sure = "root cause" if cause.confidence == "high" else "likely cause"
             return f"{sure}: {cause.title} ({cause.id})" + (f": {said}" if said else "")
         if self.unfinished:

@@ -6,6 +6,7 @@ terminal wrapping are gone, and a space in it stands for any white space or none
 """
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from rldbg.doctor.anchors import long_enough
 from rldbg.doctor.expressions import Expression
 
 PACKAGED = Path(__file__).parent / "knowledge"
+_PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
 _ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+(?: \((?P<year>20\d\d)\))?")
 
 
@@ -134,6 +136,32 @@ class ExceptionFamily(_Model):
     """`frame | Type: message`; every one is a test."""
 
 
+class Variant(_Model):
+    """What an entry says where its lines say more than its title: which of several reasons it was, and what fits it.
+
+    `{name}` in title, cause and fix is the group of that name.
+    """
+
+    says: Regex
+    """Matches a line of the entry."""
+    example: str
+    """A line of the entry that it matches."""
+    title: str
+    title_zh: str
+    cause: str | None = None
+    fix: list[str] | None = None
+    """Instead of those of the entry, which it has where these are not given."""
+
+    @model_validator(mode="after")
+    def _groups_exist(self) -> "Variant":
+        groups = re.compile(self.says).groupindex
+        texts = (self.title, self.title_zh, self.cause or "", *(self.fix or ()))
+        unknown = [name for text in texts for name in _PLACEHOLDER.findall(text) if name not in groups]
+        if unknown:
+            raise ValueError(f"{{{unknown[0]}}} is not a group of {self.says!r}")
+        return self
+
+
 class KnownFailure(_Model):
     """A known failure."""
 
@@ -156,6 +184,8 @@ class KnownFailure(_Model):
     """If one of these occurs anywhere in the logs, the entry does not count."""
     cause: str
     fix: Annotated[list[str], Field(min_length=1)]
+    variants: list[Variant] = []
+    """Asked in order; the first one that matches a line replaces title, cause and fix."""
     look: list[str] = []
     """Where the true cause is to be found when this entry is only fallout."""
     probes: list[Probe] = []
@@ -182,6 +212,31 @@ class KnownFailure(_Model):
         """The years of the reports among its sources, where they are stated: `owner/repository#1 (2026)`."""
         found = [_ISSUE.fullmatch(source) for source in self.sources]
         return frozenset(int(issue["year"]) for issue in found if issue and issue["year"])
+
+    def variant_in(self, lines: Sequence[str]) -> tuple[Variant, re.Match[str]] | None:
+        """The first variant that one of the lines tells, and where."""
+        found = (
+            (each, match) for each in self.variants for line in lines if (match := Expression(each.says).search(line))
+        )
+        return next(found, None)
+
+    def as_told_by(self, lines: Sequence[str]) -> "KnownFailure":
+        """The entry in the words of that variant."""
+        found = self.variant_in(lines)
+        if found is None:
+            return self
+        variant, match = found
+
+        def filled(text: str) -> str:
+            return _PLACEHOLDER.sub(lambda name: match[name[1]] or "", text).strip()
+
+        changes = {
+            "title": filled(variant.title),
+            "title_zh": filled(variant.title_zh),
+            "cause": self.cause if variant.cause is None else filled(variant.cause),
+            "fix": self.fix if variant.fix is None else [filled(step) for step in variant.fix],
+        }
+        return self.model_copy(update=changes)
 
     @property
     def can_be_cause(self) -> bool:

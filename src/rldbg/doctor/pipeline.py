@@ -13,6 +13,7 @@ from rldbg.doctor.attempts import Attempt, attempts_in
 from rldbg.doctor.diagnosis import Cause, Confidence, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence
+from rldbg.doctor.failures import HEADLESS, is_wrapper
 from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
 from rldbg.doctor.guidance import next_steps
 from rldbg.doctor.jobs import JobFacts, job_facts
@@ -29,6 +30,7 @@ from rldbg.doctor.specifics import specifics
 from rldbg.doctor.survival import holds
 
 _QUOTES_KEPT = 5
+_WORDS_SHOWN = 200
 _NOT_A_FAILURE = (None, 0, ExitCode.INTERRUPTED)
 _SILENT_FAILURE = (
     "the command ended with exit code {exit_code} and these logs contain no error: read the end of its output; "
@@ -131,7 +133,7 @@ def conclude(
         probes=tuple(probes),
         notes=tuple(cause_of(sighting) for sighting in (*judgement.notes, *judgement.bystanders)),
         findings=(*findings, *([_earlier_runs(earlier, library)] if earlier else [])),
-        outlived=next((note.entry.title for note in judgement.notes if note.entry.severity == "error"), ""),
+        outlived=next((cause_of(note).title for note in judgement.notes if note.entry.severity == "error"), ""),
         earlier_runs=len(earlier),
         flights=tuple(flights),
         read_files=len(evidence.ends),
@@ -164,7 +166,7 @@ def _cause(
     probes: Sequence[ProbeResult],
     environment: dict[str, str],
 ) -> Cause:
-    entry, kind = sighting.entry, sighting.kind
+    entry, kind = sighting.entry.as_told_by([hit.text for hit in sighting.hits]), sighting.kind
     confidence, why = _confidence_of(sighting, judgement, probes, environment)
     return Cause(
         id=entry.id,
@@ -178,7 +180,22 @@ def _cause(
         fix=(*(kind.fix[:1] if kind else ()), *entry.fix),
         sources=tuple(entry.sources),
         detail=_detail(sighting, evidence),
+        words=_words(sighting, evidence),
     )
+
+
+def _words(sighting: Sighting, evidence: LogEvidence) -> str:
+    """The line that tells the variant of a cause; else the exception around its first line, or that line itself where
+    it is none, or only reports another."""
+    hit = sighting.first
+    told = sighting.entry.variant_in([each.text for each in sighting.hits])
+    holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
+    said = hit.text[hit.text.find(hit.matched) :] if hit.matched in hit.text else hit.text
+    if told is not None:
+        said = told[1].string[told[1].start() :]
+    if holder is not None and (told is None or said in holder.headline):
+        said = said if is_wrapper(holder) or holder.is_crash or holder.kind == HEADLESS else holder.headline
+    return redact_text(" ".join(said.split())[:_WORDS_SHOWN])
 
 
 def _detail(sighting: Sighting, evidence: LogEvidence) -> str:

@@ -59,7 +59,11 @@ def specifics(failure: Failure) -> str:
     if says := last_error(failure):
         return f"NCCL's last error is: {says}"
     sentences = (each(said, failure.frames) for each in (_interface, _memory, _refused, _product, _signal))
-    shown = f"the failing line is: {failure.code}" if failure.code and _NAMES_NO_PLACE.match(said) else ""
+    shown = (
+        f"{failure.headline}; the failing line is: {failure.code}"
+        if failure.code and _NAMES_NO_PLACE.match(said)
+        else ""
+    )
     return next((sentence for sentence in sentences if sentence), shown)
 
 

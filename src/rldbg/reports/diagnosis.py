@@ -79,7 +79,9 @@ def _folded(title: str, causes: Sequence[Cause], *, verbose: bool) -> Renderable
     lines: list[RenderableType] = [Text(f"{title}:", "bold")]
     for cause in causes:
         quote = cause.evidence[0]
-        head = Text.assemble(f"{cause.id} ×{cause.count}  ", (f"{quote.file}:{quote.line}", "cyan"), overflow="fold")
+        head = Text.assemble(
+            f"{cause.id} ×{cause.count}  {cause.title}  ", (f"{quote.file}:{quote.line}", "cyan"), overflow="fold"
+        )
         lines.append(_indented(head))
         if verbose:
             lines.append(_indented(Text(quote.text[:300], "dim", overflow="fold"), 4))

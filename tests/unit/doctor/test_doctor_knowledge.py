@@ -174,6 +174,16 @@ def test_sixty_entries_beyond_the_first_rest_on_reports_of_this_year(library):
     assert f"- 2026: {len(reported)} entries: " in failure_pages(library)["index.md"]
 
 
+def test_every_variant_is_told_by_a_line_of_its_own_entry(library, index, tmp_path):
+    for entry in library.entries.values():
+        for variant in entry.variants:
+            assert entry.id in index.known(variant.example), (entry.id, variant.example)
+            told = entry.as_told_by([variant.example])
+            assert told.title != entry.title, (entry.id, variant.example)
+            assert "{" not in f"{told.title}{told.title_zh}", told.title
+    assert library["torch-shm-object"].as_told_by(["a line"]) is library["torch-shm-object"]
+
+
 def test_a_folder_of_ones_own_adds_and_replaces(tmp_path, library):
     (tmp_path / "own.yaml").write_text(
         yaml.safe_dump(
