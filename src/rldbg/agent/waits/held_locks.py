@@ -8,9 +8,10 @@ from typing import Any
 
 from .looking import LOCKS, lock_key
 from .objects import Frame, is_a
+from .origins import FUNCTIONS, own_nodes
 from .places import is_users
 from .resolving import resolve
-from .source import FUNCTIONS, WITH, Sources, header_end, own_nodes
+from .source import WITH, Sources, header_end
 
 _ENTERING = frozenset({"__enter__", "__aenter__", "acquire"})
 _TAKING = frozenset({"acquire", "enter_context", "enter_async_context"})

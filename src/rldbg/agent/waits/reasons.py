@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from .kernel import Facts
 from .objects import Frame, Object, exception_text, is_a
+from .origins import FUNCTIONS, last_name, own_nodes
 from .places import is_users
-from .source import FUNCTIONS, Sources, own_nodes, values_in
+from .source import Sources, values_in
 
 _MOST_LOOKED_AT = 200
 _SHOWN = 100
@@ -111,23 +112,17 @@ def is_nobody_elses(frame: Frame, sources: Sources) -> bool:
 
 
 def _makes(expression: ast.expr) -> bool:
-    return isinstance(expression, ast.Call) and _last_name(expression.func) in _MADE_HERE
+    return isinstance(expression, ast.Call) and last_name(expression.func) in _MADE_HERE
 
 
 def ended_by_signal(frame: Frame, name: str, functions: list[str], methods: frozenset[str], sources: Sources) -> bool:
     """Whether the handler of a signal ends the wait: one of these functions (as `name:line`), or a method of what is
     waited for."""
     last, ending = name.rpartition(".")[2], {each.partition(":")[0] for each in functions}
-    given = [each for call in sources.calls(frame.file) if _last_name(call.func) in _HANDLERS for each in call.args]
+    given = [each for call in sources.calls(frame.file) if last_name(call.func) in _HANDLERS for each in call.args]
     for node in (inner for each in given for inner in ast.walk(each)):
-        if isinstance(node, ast.Attribute) and node.attr in methods and _last_name(node.value) == last:
+        if isinstance(node, ast.Attribute) and node.attr in methods and last_name(node.value) == last:
             return True
-        if isinstance(node, ast.Name | ast.Attribute) and _last_name(node) in ending:
+        if isinstance(node, ast.Name | ast.Attribute) and last_name(node) in ending:
             return True
     return False
-
-
-def _last_name(expression: ast.expr) -> str:
-    if isinstance(expression, ast.Attribute):
-        return expression.attr
-    return expression.id if isinstance(expression, ast.Name) else ""

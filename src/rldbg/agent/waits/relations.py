@@ -1,19 +1,22 @@
 """What is waited for and who has to do with it: other threads and tasks that can reach it, and functions that would end
 the wait."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
+from .called import may_act, uses_ahead
+from .kept import filled_others, kept_in
 from .kernel import Facts
 from .looking import Wait, is_ray_queue, shared_key
 from .objects import Frame, Object
 from .places import is_users, users_place
 from .reasons import ended_by_signal, failed_calls, guard, is_nobody_elses, skipped_release
 from .source import SETTING, Sources
-from .starters import starters
+from .starters import functions_given, starters
 
 _Key = TypeVar("_Key")
+_Waiting = list[tuple[Facts, Sequence[Frame]]]
 # These are often kept in a table by request, and ended by who looks them up there.
 _DISPATCHED = ("future", "event")
 _FILLING = frozenset({"put", "put_nowait", "send", "send_bytes", "put_async", "put_nowait_batch"})
@@ -30,52 +33,82 @@ _OPPOSITE = {
 }
 
 
-def relate(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> None:
+def relate(waiting: _Waiting, sources: Sources) -> None:
     """For each wait for an object: who else can reach it and does what with it, and which functions would end it."""
-    used = [(entry, list(chain.from_iterable(_uses(frame, sources) for frame in frames))) for entry, frames in waiting]
-    reached = [(entry, _methods((each.address, method) for each, method in uses)) for entry, uses in used]
-    for (entry, uses), (_, frames) in zip(used, waiting, strict=True):
-        at_hand = [*((each, method) for each, method in uses if method), *_kept_ray_queues(frames)]
+    used = [(entry, list(_uses_of(frames, sources))) for entry, frames in waiting]
+    reached = [(entry, _methods((each.address, method) for each, method in own)) for entry, own in used]
+    for (entry, own), (_, frames) in zip(used, waiting, strict=True):
+        at_hand = [*((each, method) for each, method in own if method), *_kept_ray_queues(frames)]
         shared = _methods((key, method) for each, method in at_hand if (key := shared_key(each)))
         entry["shares"] = {key: sorted(methods) for key, methods in shared.items()}
     for entry, frames in waiting:
         wait = entry["wait"]
-        named_in, opposite = wait.pop("named_in", None), _OPPOSITE.get(wait["kind"])
-        user = users_place(frames)
+        named_in, user = wait.pop("named_in", None), users_place(frames)
         place = named_in or (frames[user] if user is not None else None)
-        if place is not None and wait["kind"] == "lock":
-            names = [str(choice["name"]) for choice in wait.get("choices") or []][:1]
-            wait["takers"] = [each for name in names for each in sources.functions_keeping(place, name)]
-            wait["starters"] = starters(wait["takers"], place, frames, sources)
-        if place is not None and wait["kind"] in ("lock", "semaphore") and wait.get("name"):
-            wait["skipped"] = skipped = skipped_release(str(wait["name"]), place, sources)
-            wait["failed"] = failed_calls(skipped, [each for _, each in waiting]) if skipped else {}
-        if opposite is None:
-            continue
-        address = int(wait.get("key") or "0", 16)
-        wait["ended_by"] = sorted(opposite)
-        wait["users"] = [
-            {"who": other.get("thread") or other["key"], "acts": sorted(objects[address] & opposite)}
-            for other, objects in reached
-            if other is not entry and address in objects
-        ]
-        if wait["kind"] in _DISPATCHED and not any(user["acts"] for user in wait["users"]):
-            wait["users"] += [
-                {"who": other.get("thread") or other["key"], "acts": [], "may": True}
-                for other, running in waiting
-                if other is not entry and any(is_users(f.file) and sources.may_act(f, opposite) for f in running)
-            ]
-        if place is not None and wait.get("name"):
-            wait["functions"] = sources.functions_calling(place, wait["name"], opposite)
-            wait["starters"] = starters(wait["functions"], place, frames, sources)
-            wait["guard"] = guard(wait["functions"], wait["name"], opposite, place, sources)
-            if wait["kind"] in _DISPATCHED:
-                wait["by_signal"] = ended_by_signal(place, wait["name"], wait["functions"], opposite, sources)
-        if place is not None and wait["kind"] in _DISPATCHED:
-            wait["nobody_elses"] = is_nobody_elses(place, sources)
+        if place is not None:
+            _relate_lock(wait, place, frames, waiting, sources)
+        if opposite := _OPPOSITE.get(wait["kind"]):
+            wait["ended_by"] = sorted(opposite)
+            wait["users"] = list(_users(entry, opposite, reached, waiting, sources))
+            if place is not None:
+                _relate_functions(wait, place, frames, waiting, sources)
 
 
-def name_by_others(waiting: list[tuple[Facts, Sequence[Frame]]], sources: Sources) -> None:
+def _relate_lock(wait: Wait, place: Frame, frames: Sequence[Frame], waiting: _Waiting, sources: Sources) -> None:
+    """Who takes a lock and keeps it, and a release that an exception skips."""
+    if wait["kind"] == "lock":
+        names = [str(choice["name"]) for choice in wait.get("choices") or []][:1]
+        wait["takers"] = [each for name in names for each in sources.functions_keeping(place, name)]
+        wait["starters"] = starters(wait["takers"], place, frames, sources)
+    if wait["kind"] in ("lock", "semaphore") and wait.get("name"):
+        wait["skipped"] = skipped = skipped_release(str(wait["name"]), place, sources)
+        wait["failed"] = failed_calls(skipped, [each for _, each in waiting]) if skipped else {}
+
+
+def _users(
+    entry: Facts,
+    opposite: frozenset[str],
+    reached: list[tuple[Facts, dict[int, set[str]]]],
+    waiting: _Waiting,
+    sources: Sources,
+) -> Iterator[Facts]:
+    """Who else can reach what is waited for, and which of the methods that end the wait it calls; or who may, where
+    nobody does."""
+    address, wait = int(entry["wait"].get("key") or "0", 16), entry["wait"]
+    found = [
+        {"who": other.get("thread") or other["key"], "acts": sorted(objects[address] & opposite)}
+        for other, objects in reached
+        if other is not entry and address in objects
+    ]
+    yield from found
+    if wait["kind"] in _DISPATCHED and not any(user["acts"] for user in found):
+        for other, running in waiting:
+            own = [frame for frame in running if other is not entry and is_users(frame.file)]
+            if any(may_act(frame, opposite, sources) for frame in own):
+                yield {"who": other.get("thread") or other["key"], "acts": [], "may": True}
+
+
+def _relate_functions(wait: Wait, place: Frame, frames: Sequence[Frame], waiting: _Waiting, sources: Sources) -> None:
+    """Functions that would end the wait, by what they call the object, are given it, or take it out of."""
+    address, opposite, name = int(wait.get("key") or "0", 16), _OPPOSITE[wait["kind"]], str(wait.get("name") or "")
+    kept = kept_in(address, [frames, *(each for _, each in waiting)], sources)
+    if kept is not None and wait["kind"] == "queue_get":
+        wait["kept"] = filled_others(kept)
+    if name:
+        functions = sources.functions_calling(place, name, opposite)
+        functions = functions or functions_given(address, frames, opposite, sources)
+        if not functions and kept is not None:
+            functions, name = sources.functions_calling(place, f".{kept.name}", opposite), kept.name
+        wait["functions"] = functions
+        wait["starters"] = starters(functions, place, frames, sources)
+        wait["guard"] = guard(functions, name, opposite, place, sources)
+        if wait["kind"] in _DISPATCHED:
+            wait["by_signal"] = ended_by_signal(place, name, functions, opposite, sources)
+    if wait["kind"] in _DISPATCHED:
+        wait["nobody_elses"] = is_nobody_elses(place, sources)
+
+
+def name_by_others(waiting: _Waiting, sources: Sources) -> None:
     """Where no line of the user is on the stack of who waits (a method that was handed to a pool or a thread), what the
     functions of others call the object."""
     unnamed: dict[str, list[Wait]] = {}
@@ -95,9 +128,14 @@ def _kept_ray_queues(frames: Sequence[Frame]) -> Iterable[tuple[Object, str]]:
     return [(each, "") for each in kept if is_ray_queue(each)]
 
 
-def _uses(frame: Frame, sources: Sources) -> Iterable[tuple[Object, str]]:
-    if is_users(frame.file):
-        return sources.uses(frame)
+def _uses_of(frames: Sequence[Frame], sources: Sources) -> Iterator[tuple[Object, str]]:
+    own = [frame for frame in frames if is_users(frame.file)]
+    for frame, inner in zip(own, (None, *own), strict=False):
+        yield from uses_ahead(frame, inner, sources)
+    yield from chain.from_iterable(map(_completed_by, frames))
+
+
+def _completed_by(frame: Frame) -> Iterable[tuple[Object, str]]:
     if frame.file.endswith("concurrent/futures/thread.py") and frame.function.endswith("_WorkItem.run"):
         # A thread of a pool completes the future of what it runs.
         item = frame.variable("self")

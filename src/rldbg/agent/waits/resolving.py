@@ -20,20 +20,24 @@ def resolve(expression: ast.expr | None, frame: Frame) -> Object | None:
         return owner.get("_lock") if owner is not None else None
     if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
         return _element(resolve(expression.value, frame), expression.slice.value)
-    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Name):
-        index = frame.variable(expression.slice.id)
-        key = index.text() if index is not None and index.text() is not None else index.number() if index else None
-        return _element(resolve(expression.value, frame), key)
+    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Name | ast.Attribute):
+        index = resolve(expression.slice, frame)
+        return _element(resolve(expression.value, frame), _plain(index) if index is not None else None)
     return None
 
 
 def _element(owner: Object | None, key: object) -> Object | None:
     if owner is None or key is None:
         return None
-    if found := dict(owner.items()).get(str(key)):
-        return found
-    elements = owner.elements() if isinstance(key, int) and not owner.items() else []
+    if pairs := owner.pairs():
+        return next((value for each, value in pairs if _plain(each) == key), None)
+    elements = owner.elements() if isinstance(key, int) else []
     return elements[key] if isinstance(key, int) and -len(elements) <= key < len(elements) else None
+
+
+def _plain(value: Object) -> object:
+    """A text or a number; None for anything else."""
+    return value.text() if value.text() is not None else value.number()
 
 
 def texts_of(argument: ast.expr, place: Frame) -> list[str]:

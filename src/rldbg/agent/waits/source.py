@@ -2,15 +2,15 @@
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from .objects import Frame, Object, exception_text, is_a, path_text
+from .origins import FUNCTIONS, names_of, own_nodes
 from .places import is_users
 from .resolving import resolve, texts_of
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WITH = (ast.With, ast.AsyncWith)
 _FILE_CALLS = ("os.read", "os.write", "os.fdopen", "os.sendfile")
 _WRAPPED = 3
@@ -36,7 +36,7 @@ class Sources:
     def __init__(self, pid: int) -> None:
         self._root = f"/proc/{pid}/root"
         self.tree = functools.lru_cache(maxsize=200)(self._tree)
-        self._definitions = functools.lru_cache(maxsize=200)(self._definitions_in)
+        self.definitions = functools.lru_cache(maxsize=200)(self._definitions_in)
         self._nodes = functools.lru_cache(maxsize=2000)(self._nodes_at)
         self.calls = functools.lru_cache(maxsize=200)(self._calls_in)
         self.functions = functools.lru_cache(maxsize=200)(self._functions_in)
@@ -112,39 +112,6 @@ class Sources:
         idle = bool(loops) and all(isinstance(each, ast.Pass | ast.Continue) for each in loops[-1].body)
         return self.polled(frame) if idle else ""
 
-    def uses(self, frame: Frame) -> Iterator[tuple[Object, str]]:
-        """Objects that the frame's function can reach, and each method that it calls on them."""
-        for value in frame.locals().values():
-            yield value, ""
-            yield from ((inner, "") for inner in value.attributes().values())
-        function = self.function(frame)
-        for node in _run_nodes(function) if isinstance(function, FUNCTIONS) else self._ahead(frame):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                used = resolve(node.func.value, frame)
-                if used is not None:
-                    yield used, node.func.attr
-
-    def _ahead(self, frame: Frame) -> Iterator[ast.AST]:
-        """What a module still runs itself: the lines after this one, and those of the loops around it."""
-        tree = self.tree(frame.file) if frame.function == "<module>" else None
-        loops = (
-            [node for node in self.on_line(frame) if isinstance(node, ast.While | ast.For | ast.AsyncFor)]
-            if tree is not None
-            else []
-        )
-        for node in own_nodes(tree) if tree is not None else ():
-            line = getattr(node, "lineno", 0)
-            if line > frame.line or any(_spans(loop, line) for loop in loops):
-                yield node
-
-    def may_act(self, frame: Frame, methods: frozenset[str]) -> bool:
-        """Whether the frame's function calls one of the methods on something that is not known yet: what it takes out
-        of a table, or a variable that has no value so far."""
-        function = self.function(frame)
-        nodes = _run_nodes(function) if isinstance(function, FUNCTIONS) else ()
-        called = [node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-        return any(each.attr in methods and resolve(each.value, frame) is None for each in called)
-
     def remote_calls(self, frame: Frame) -> Iterator[str]:
         """Methods of Ray actors that the frame's function calls."""
         function = self.function(frame)
@@ -189,7 +156,7 @@ class Sources:
 
     def definition(self, file: str, name: str) -> ast.AST | None:
         """The function of a file by its qualified name."""
-        return self._definitions(file).get(name.replace(".<locals>", ""))
+        return self.definitions(file).get(name.replace(".<locals>", ""))
 
     def definition_of(self, value: Object | None) -> ast.AST | None:
         """The source of a function of the user."""
@@ -243,10 +210,10 @@ class Sources:
         tree = self.tree(file)
         return tuple(node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)) if tree is not None else ()
 
-    def _methods_in(self, file: str) -> tuple[tuple[ast.AST, str, str, int], ...]:
-        """Function, last name of the object, method and line of each call of a method in a file."""
+    def _methods_in(self, file: str) -> tuple[tuple[ast.AST, frozenset[str], str, int], ...]:
+        """Function, last names of the object, method and line of each call of a method in a file."""
         return tuple(
-            (function, ast.unparse(node.func.value).rpartition(".")[2], node.func.attr, node.func.lineno)
+            (function, names_of(node.func.value, function), node.func.attr, node.func.lineno)
             for function in self.functions(file)
             for node in own_nodes(function)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
@@ -254,12 +221,13 @@ class Sources:
 
     def _method_calls(self, frame: Frame, name: str) -> Iterator[tuple[str, str, int]]:
         """Function, method and line of each call of a method on something of this name."""
-        last, within = name.rpartition(".")[2], None
-        if "." not in name and name in frame.locals():
+        base, within = name.partition("[")[0], None
+        last = base.rpartition(".")[2]
+        if base in frame.locals():
             around = [node for node in self.on_line(frame) if isinstance(node, FUNCTIONS)]
             within = set(map(id, ast.walk(around[0]))) if around else set()
-        for function, owner, method, line in self._methods(frame.file) if last.isidentifier() else ():
-            if owner == last and isinstance(function, FUNCTIONS) and (within is None or id(function) in within):
+        for function, owners, method, line in self._methods(frame.file) if last.isidentifier() else ():
+            if last in owners and isinstance(function, FUNCTIONS) and (within is None or id(function) in within):
                 yield function.name, method, line
 
 
@@ -313,14 +281,6 @@ def values_in(expression: ast.expr, frame: Frame) -> str:
     return f" ({', '.join(f'{name} = {value}' for name, value in list(found.items())[:3])})" if found else ""
 
 
-def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """What a function consists of, without the functions inside of it."""
-    for node in ast.iter_child_nodes(function):
-        if not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
-            yield node
-            yield from own_nodes(node)
-
-
 def _qualified(tree: ast.AST, within: str) -> Iterator[tuple[str, ast.AST]]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
@@ -332,17 +292,31 @@ def _qualified(tree: ast.AST, within: str) -> Iterator[tuple[str, ast.AST]]:
             yield from _qualified(node, within)
 
 
-def _run_nodes(function: ast.AST) -> Iterator[ast.AST]:
+def nodes_ahead(frame: Frame, sources: Sources) -> Iterator[ast.AST]:
+    """What the frame's function still runs: what ends on the current line or later, and the loops around it."""
+    function = sources.function(frame)
+    if function is None:
+        return iter(())
+    loops = sources.loops_around(frame)
+
+    def is_ahead(node: ast.AST) -> bool:
+        line = int(getattr(node, "end_lineno", None) or 0)
+        return line >= frame.line or any(_spans(loop, line) for loop in loops)
+
+    return nodes_run(function, is_ahead)
+
+
+def nodes_run(function: ast.AST, is_ahead: Callable[[ast.AST], bool] = lambda _: True) -> Iterator[ast.AST]:
     """What a function runs itself: its own code, and that of functions inside of it which it calls or awaits; one that
     is handed to a thread or made a task is run by others."""
-    own = list(own_nodes(function))
+    own = [node for node in own_nodes(function) if is_ahead(node)]
     awaited = [node.value for node in own if isinstance(node, ast.Await) and isinstance(node.value, ast.Call)]
     calls = [node for node in own if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     begun, run = ({call.func.id for call in each if isinstance(call.func, ast.Name)} for each in (calls, awaited))
     yield from own
     for inner in ast.iter_child_nodes(function):
         if isinstance(inner, FUNCTIONS) and inner.name in (begun if isinstance(inner, ast.FunctionDef) else run):
-            yield from _run_nodes(inner)
+            yield from nodes_run(inner)
 
 
 def _spans(node: ast.AST, line: int) -> bool:

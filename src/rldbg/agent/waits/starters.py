@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from .kernel import Facts
 from .objects import Frame
+from .origins import FUNCTIONS, last_name, names_of, own_nodes
 from .places import is_users
-from .source import FUNCTIONS, Sources, own_nodes
+from .resolving import resolve
+from .source import Sources
 
 # By the last name of what is called: what it starts, and where the function stands among its arguments.
 _STARTS: dict[str, tuple[str, int]] = {
@@ -16,41 +18,138 @@ _STARTS: dict[str, tuple[str, int]] = {
     "Process": ("process", 1),
     "submit": ("work of a pool", 0),
     "apply_async": ("work of a pool", 0),
+    "run_in_executor": ("work of a pool", 1),
     "create_task": ("task", 0),
     "ensure_future": ("task", 0),
     "run_coroutine_threadsafe": ("task", 0),
     "start_soon": ("task", 0),
 }
 _ALWAYS_RUN = (ast.With, ast.AsyncWith, ast.Expr, ast.Assign, ast.AnnAssign, ast.Try, ast.Return)
+# Names that mean something else in most places.
+_TOO_COMMON = frozenset({"run", "__init__", "main"})
+_CALLED_THROUGH = 3
 
 
 def starters(functions: Sequence[str], place: Frame, frames: Sequence[Frame], sources: Sources) -> list[Facts]:
-    """For functions of the place's file (as `name:line`): what is started to run one of them, its name and its line,
-    and whether a current function has `passed` that line."""
-    names = {each.partition(":")[0] for each in functions}
-    starting = [(call, _started(call, names)) for call in sources.calls(place.file)] if names else []
-    begun = [(call, started) for call, started in starting if started is not None]
-    own = [frame for frame in frames if begun and frame.file == place.file]
+    """For functions of the place's file (as `name:line`): what is started to run one of them or what calls one, its
+    name and its line, and whether a current function has `passed` that line."""
+    file = place.file
+    leading = _leading_to({each.partition(":")[0] for each in functions}, file, sources) if functions else set()
+    begun = [(call, started) for call in sources.calls(file) if leading and (started := _started(call, leading))]
+    begun += _subclasses(leading, file, sources)
+    own = [frame for frame in frames if begun and frame.file == file]
     passed = {line for frame in own for line in _lines_passed(frame, sources)}
-    found = [started | {"line": call.lineno, "passed": call.lineno in passed} for call, started in begun]
+    unkept = _unkept(file, sources) if begun else set()
+    found = [
+        started | {"line": call.lineno, "passed": call.lineno in passed, "unkept": id(call) in unkept}
+        for call, started in begun
+    ]
     return sorted(found, key=lambda each: not each["passed"])[:3]
 
 
-def _started(call: ast.Call, names: set[str]) -> Facts | None:
-    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    what, position = _STARTS.get(called, ("", 0))
+def functions_given(address: int, frames: Sequence[Frame], methods: frozenset[str], sources: Sources) -> list[str]:
+    """Functions that a line of the current ones starts with an object as an argument, and that call one of the methods
+    on it, as `name:line`."""
+    found: dict[str, None] = {}
+    for frame in (frame for frame in frames if is_users(frame.file)):
+        function = sources.function(frame)
+        calls = [node for node in own_nodes(function) if isinstance(node, ast.Call)] if function is not None else []
+        for target, position in ((t, n) for call in calls for t, n in _given_at(call, address, frame)):
+            for each in sources.functions(frame.file):
+                if each.name == last_name(target):
+                    found |= dict.fromkeys(_lines_calling(each, position, methods))
+    return list(found)
+
+
+def _given_at(call: ast.Call, address: int, frame: Frame) -> Iterator[tuple[ast.expr, int | str]]:
+    """The function that a call starts, and where among its arguments an object is."""
+    what, position = _STARTS.get(last_name(call.func), ("", 0))
+    words = {word.arg: word.value for word in call.keywords if word.arg}
+    target = words.get("target") or (call.args[position] if what and len(call.args) > position else None)
+    if target is None or not what:
+        return
+    given, named = list(call.args[position + 1 :]), {}
+    if isinstance(target, ast.Call):
+        given, named = list(target.args), {word.arg: word.value for word in target.keywords if word.arg}
+        target = target.func
+    if isinstance(words.get("args"), ast.Tuple | ast.List):
+        given = list(words["args"].elts)  # type: ignore[attr-defined]
+    places: list[tuple[int | str, ast.expr]] = [*enumerate(given), *named.items()]
+    for key, value in places:
+        found = resolve(value, frame)
+        if found is not None and found.address == address:
+            yield target, key
+
+
+def _lines_calling(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, position: int | str, methods: frozenset[str]
+) -> Iterator[str]:
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args) if each.arg not in ("self", "cls")]
+    name = position if isinstance(position, str) else names[position] if position < len(names) else ""
+    for node in own_nodes(function):
+        called = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(called, ast.Attribute) or called.attr not in methods:
+            continue
+        if name and name in names_of(called.value, function):
+            yield f"{function.name}:{called.lineno}"
+            return
+
+
+def _leading_to(names: set[str], file: str, sources: Sources) -> set[str]:
+    """Functions of a file by their qualified names: those of these names, and those that call them."""
+    every = sources.definitions(file)
+    called = {
+        qualified: {last_name(n.func) for n in own_nodes(node) if isinstance(n, ast.Call)}
+        for qualified, node in every.items()
+    }
+    found = {qualified for qualified in every if qualified.rpartition(".")[2] in names}
+    for _ in range(_CALLED_THROUGH):
+        last = {each.rpartition(".")[2] for each in found} - _TOO_COMMON
+        found |= {qualified for qualified, calls in called.items() if calls & last}
+    return found
+
+
+def _started(call: ast.Call, leading: set[str]) -> Facts | None:
+    what, position = _STARTS.get(last_name(call.func), ("", 0))
     words = {word.arg: word.value for word in call.keywords if word.arg}
     target = words.get("target") or (call.args[position] if what and len(call.args) > position else None)
     if isinstance(target, ast.Call):
         # A coroutine that is made a task.
         target = target.func
-    if not what or not isinstance(target, ast.Name | ast.Attribute):
+    if not what or target is None or last_name(target) not in {each.rpartition(".")[2] for each in leading}:
         return None
-    if ast.unparse(target).rpartition(".")[2] not in names:
-        return None
-    name = words.get("name")
-    given = name.value if isinstance(name, ast.Constant) else ast.unparse(name)[2:-1] if name is not None else ""
-    return {"what": what, "name": given if isinstance(name, ast.Constant | ast.JoinedStr) else ""}
+    return {"what": what, "name": _given_name(call), "runs": last_name(target)}
+
+
+def _subclasses(leading: set[str], file: str, sources: Sources) -> list[tuple[ast.Call, Facts]]:
+    """Threads and processes whose class has a method `run` that leads there."""
+    tree, found = sources.tree(file), []
+    for node in ast.walk(tree) if tree is not None and any(each.endswith(".run") for each in leading) else ():
+        bases = [last_name(base) for base in node.bases] if isinstance(node, ast.ClassDef) else []
+        what = next((_STARTS[base][0] for base in bases if base in ("Thread", "Process")), "")
+        if not isinstance(node, ast.ClassDef) or not what or f"{node.name}.run" not in leading:
+            continue
+        inits = [each for each in ast.walk(node) if isinstance(each, ast.Call) and last_name(each.func) == "__init__"]
+        name = next(filter(None, map(_given_name, inits)), "")
+        made = [call for call in sources.calls(file) if last_name(call.func) == node.name]
+        found += [
+            (call, {"what": what, "name": _given_name(call) or name, "runs": f"{node.name}.run"}) for call in made
+        ]
+    return found
+
+
+def _given_name(call: ast.Call) -> str:
+    """The text of the argument `name`; of one with values in it, the expression."""
+    name = next((word.value for word in call.keywords if word.arg == "name"), None)
+    if isinstance(name, ast.JoinedStr):
+        return ast.unparse(name)[2:-1]
+    return str(name.value) if isinstance(name, ast.Constant) else ""
+
+
+def _unkept(file: str, sources: Sources) -> set[int]:
+    """Calls whose result no variable keeps."""
+    tree = sources.tree(file)
+    return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)} if tree is not None else set()
 
 
 def _lines_passed(frame: Frame, sources: Sources) -> Iterator[int]:

@@ -1,6 +1,8 @@
 """Why a wait without a known counterpart never ends: who would have ended it, and what happened to them."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rldbg.live.diagnosis.entries import all_entries
 from rldbg.live.diagnosis.wait_graph import Id, Node, WaitFacts
@@ -49,9 +51,8 @@ def _pool_loss(entry: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> 
     idle = [front for front in fronts if front in known and known[front].background]
     if entry["wait"].get("type") not in _POOL_RESULTS or not idle:
         return ""
-    return (
-        f"all {len(idle)} workers of the pool are idle: the one that had this work has ended, and was replaced silently"
-    )
+    workers = f"all {len(idle)} workers of the pool are" if len(idle) > 1 else "the only worker of the pool is"
+    return f"{workers} idle: the one that had this work has ended, and was replaced silently"
 
 
 def workers_keep_ending(wait: WaitFacts, stack: WaitFacts) -> bool:
@@ -59,91 +60,169 @@ def workers_keep_ending(wait: WaitFacts, stack: WaitFacts) -> bool:
     return bool(wait.get("keeps_workers") and stack.get("replaced_children"))
 
 
+@dataclass(frozen=True)
+class _Loss:
+    """A wait without a known counterpart; `gone` are those who may have been it, in words."""
+
+    entry: WaitFacts
+    wait: WaitFacts
+    stack: WaitFacts
+    gone: str
+
+    def with_gone(self, words: str, mark: str = ":") -> str:
+        return f"{words}{mark} {self.gone}" if self.gone else words
+
+
 def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
     """Why a wait without a known counterpart is not ended."""
-    kind = str(wait["kind"])
     if wait.get("completed"):
         return (
             "that has happened, but in another thread, which does not wake this event loop: "
             "loop.call_soon_threadsafe or asyncio.run_coroutine_threadsafe does"
         )
-    gone = what_ended(stack)
-    gone = ", ".join(filter(None, [_who_was_started(wait, stack, gone), gone]))
     if wait.get("replaced"):
         return f"`{wait['name']}` was replaced by another one since: what is done to that one does not end this wait"
-    if kind == "queue_join" and (wait.get("unmarked") or 0) > (wait.get("size") or 0):
-        taken = wait["unmarked"] - (wait.get("size") or 0)
-        items = "1 item was" if taken == 1 else f"{taken} items were"
-        return f"{items} taken and never marked as done: task_done was not called" + (f": {gone}" if gone else "")
-    if kind == "lock" or (kind == "semaphore" and _releases_itself(entry, wait)):
-        who = "task" if "task" in entry else "thread"
-        holders = f"no {who} is seen holding it: it was acquired and never released"
-        if wait.get("skipped"):
-            holders += f" ({_skipped(wait)})"
-        elif wait.get("takers"):
-            holders += f" ({_listed(wait['takers'])} acquires it, and does not release it itself)"
-        if stack.get("forked"):
-            holders += ", here or by a thread of the parent when this process was forked"
-        return f"{holders}; {gone}" if gone else holders
-    if kind == "queue_turn":
-        lost = "no process is seen that takes one: whoever is killed in get() never releases the lock of the queue"
-        return f"{lost}; {gone}" if gone else lost
-    if kind == "data_loader":
-        dead = [worker for worker in wait.get("workers") or [] if worker["ended"]]
-        return "; ".join(f"worker {w['number']} (pid {w['pid']}) has ended ({exit_text(w['ended'])})" for w in dead)
-    if kind == "connection_pool":
-        return "no other request is seen in flight: responses that were not read to their end or closed keep them"
-    if kind == "barrier" and (waiting := _all_of_pool(entry, wait, stack)):
+    ended = what_ended(stack)
+    gone = ", ".join(filter(None, [_who_was_started(wait, stack, ended), ended]))
+    words = _REASONS.get(str(wait["kind"]))
+    return words(_Loss(entry, wait, stack, gone)) if words is not None else ""
+
+
+def _unmarked(loss: _Loss) -> str:
+    """A queue whose items are not all marked as done."""
+    size, unmarked = loss.wait.get("size") or 0, loss.wait.get("unmarked") or 0
+    if unmarked <= size:
+        return _undone_duty(loss)
+    items = "1 item was" if unmarked - size == 1 else f"{unmarked - size} items were"
+    return loss.with_gone(f"{items} taken and never marked as done: task_done was not called")
+
+
+def _unreleased(loss: _Loss) -> str:
+    """A lock, or a semaphore that is used as one, which nobody who is seen holds."""
+    wait, who = loss.wait, "task" if "task" in loss.entry else "thread"
+    if wait["kind"] == "semaphore" and not _releases_itself(loss.entry, wait):
+        return _undone_duty(loss)
+    holders = f"no {who} is seen holding it: it was acquired and never released"
+    if wait.get("skipped"):
+        holders += f" ({_skipped(wait)})"
+    elif wait.get("takers"):
+        holders += f" ({_listed(wait['takers'])} acquires it, and does not release it itself)"
+    if loss.stack.get("forked"):
+        holders += ", here or by a thread of the parent when this process was forked"
+    return loss.with_gone(holders, ";")
+
+
+def _unreached(loss: _Loss) -> str:
+    """A barrier."""
+    if waiting := _all_of_pool(loss.entry, loss.wait, loss.stack):
         return f"all {waiting} threads of its pool wait there: the pool is too small, the others are queued behind them"
-    if kind == "barrier":
-        return f"some never arrived: {gone}" if gone else "no other thread or process is seen that would arrive"
-    if kind in DUTIES:
-        functions = wait.get("functions") or []
-        listed = _listed(functions)
-        if wait.get("ends") is not None and not [pid for pid in wait["ends"] if pid != stack.get("pid")]:
-            nobody = "no other process has its writing end open"
-        elif any(user["acts"] for user in wait.get("users") or []):
-            nobody = f"all who would {DUTIES[kind][1]} wait for it as well"
-        elif wait.get("between") == "processes" and wait.get("ends") is None:
-            return gone or f"no parent or child process of it is seen that would {DUTIES[kind][1]}"
-        elif functions:
-            them = "it" if len(functions) == 1 else "them"
-            nobody = f"in its file only {listed} would {DUTIES[kind][1]}, and no thread or task is seen running {them}"
-        else:
-            nobody = f"no thread or process is seen that would {DUTIES[kind][1]}"
-        if wait.get("guard"):
-            nobody += f" ({str(functions[0]).partition(':')[0]} does so only if {wait['guard']})"
-        return f"{nobody}: {gone}" if gone else nobody
-    if kind == "native_lock":
-        forked = "a fork copies such locks without the threads that hold them or wait for work"
-        return f"this process has no other thread that could release it: {forked}; start it by spawn"
-    if kind == "store":
-        functions = _listed(wait.get("functions") or [])
-        setting = f": in its file {functions} would, and no rank is seen running it" if functions else ""
-        return f"no rank is seen that would set it{setting}" + (f"; {gone}" if gone else "")
-    if kind == "file_lock" and stack.get("pid") in (wait.get("holders") or ()):
-        return "this process holds it itself, through another open file or connection"
-    if kind == "lock_file":
-        owner = wait["lock_file"]["pid"]
-        if owner == stack.get("pid"):
-            return "this process itself is named in it"
-        return f"process {owner}, which is named in it, has ended: nobody will remove the file"
-    if kind == "disk":
-        return "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL"
-    if kind in ("child", "thread") and gone:
-        return gone
-    if kind in ("pipe", "socket", "stream") and wait.get("ends") is not None:
-        itself = stack.get("pid") in wait["ends"]
-        if itself and not wait.get("accepted", True):
-            blocked = ": its event loop is blocked here (deadlock)" if entry.get("loops") else ""
-            return f"this process listens there itself and has not accepted the connection{blocked}"
-        if not wait.get("accepted", True):
-            return "the program that listens there has not accepted the connection"
-        nobody = "no other process has the other end open" if itself else "the other end is not open"
-        return nobody + (f": {gone}" if gone else "")
-    if kind == "message" and wait.get("ends") == []:
-        return "no process is connected to it" + (f": {gone}" if gone else "")
-    return gone if kind in ("pipe", "socket", "stream", "message") else ""
+    return f"some never arrived: {loss.gone}" if loss.gone else "no other thread or process is seen that would arrive"
+
+
+def _undone_duty(loss: _Loss) -> str:
+    """What somebody has to do: to put an item in, to set, to notify, to complete."""
+    wait, (_, duty) = loss.wait, DUTIES[str(loss.wait["kind"])]
+    functions = wait.get("functions") or []
+    if wait.get("ends") is not None and not [pid for pid in wait["ends"] if pid != loss.stack.get("pid")]:
+        nobody = "no other process has its writing end open"
+    elif any(user["acts"] for user in wait.get("users") or []):
+        nobody = f"all who would {duty} wait for it as well"
+    elif wait.get("between") == "processes" and wait.get("ends") is None:
+        return loss.gone or f"no parent or child process of it is seen that would {duty}"
+    elif functions:
+        them = "it" if len(functions) == 1 else "them"
+        nobody = f"in its file only {_listed(functions)} would {duty}, and no thread or task is seen running {them}"
+    else:
+        nobody = f"no thread or process is seen that would {duty}"
+    if wait.get("guard"):
+        nobody += f" ({str(functions[0]).partition(':')[0]} does so only if {wait['guard']})"
+    return "; ".join(filter(None, [loss.with_gone(nobody), _filled_others(wait.get("kept") or {})]))
+
+
+def _filled_others(kept: WaitFacts) -> str:
+    """Queues of the same table that have items: what was meant for this one may be there."""
+    if not kept.get("filled"):
+        return ""
+    filled = [f"{key} ({size} {'item' if size == 1 else 'items'})" for key, size in kept["filled"]]
+    more = f" and {kept['more']} more" if kept["more"] else ""
+    return f"it is `{kept['table']}` under {kept['key']}, where others have items: {', '.join(filled)}{more}"
+
+
+def _unset_key(loss: _Loss) -> str:
+    """A key of a torch.distributed store."""
+    functions = _listed(loss.wait.get("functions") or [])
+    setting = f": in its file {functions} would, and no rank is seen running it" if functions else ""
+    return loss.with_gone(f"no rank is seen that would set it{setting}", ";")
+
+
+def _locked_file(loss: _Loss) -> str:
+    own = loss.stack.get("pid") in (loss.wait.get("holders") or ())
+    return "this process holds it itself, through another open file or connection" if own else ""
+
+
+def _stale_file(loss: _Loss) -> str:
+    owner = loss.wait["lock_file"]["pid"]
+    if owner == loss.stack.get("pid"):
+        return "this process itself is named in it"
+    return f"process {owner}, which is named in it, has ended: nobody will remove the file"
+
+
+def _no_peer(loss: _Loss) -> str:
+    """A pipe or a connection whose other end is not open, or was not accepted."""
+    wait, entry = loss.wait, loss.entry
+    if wait.get("ends") is None:
+        return loss.gone
+    itself = loss.stack.get("pid") in wait["ends"]
+    if itself and not wait.get("accepted", True):
+        blocked = ": its event loop is blocked here (deadlock)" if entry.get("loops") else ""
+        return f"this process listens there itself and has not accepted the connection{blocked}"
+    if not wait.get("accepted", True):
+        return "the program that listens there has not accepted the connection"
+    return loss.with_gone("no other process has the other end open" if itself else "the other end is not open")
+
+
+def _dead_workers(loss: _Loss) -> str:
+    """Of a data loader."""
+    dead = [worker for worker in loss.wait.get("workers") or [] if worker["ended"]]
+    return "; ".join(f"worker {w['number']} (pid {w['pid']}) has ended ({exit_text(w['ended'])})" for w in dead)
+
+
+def _lost_turn(loss: _Loss) -> str:
+    lost = "no process is seen that takes one: whoever is killed in get() never releases the lock of the queue"
+    return loss.with_gone(lost, ";")
+
+
+def _forked_lock(_: _Loss) -> str:
+    forked = "a fork copies such locks without the threads that hold them or wait for work"
+    return f"this process has no other thread that could release it: {forked}; start it by spawn"
+
+
+def _unconnected(loss: _Loss) -> str:
+    return loss.with_gone("no process is connected to it") if loss.wait.get("ends") == [] else loss.gone
+
+
+_REASONS: dict[str, Callable[[_Loss], str]] = dict.fromkeys(DUTIES, _undone_duty) | {
+    "queue_join": _unmarked,
+    "queue_turn": _lost_turn,
+    "lock": _unreleased,
+    "semaphore": _unreleased,
+    "barrier": _unreached,
+    "data_loader": _dead_workers,
+    "native_lock": _forked_lock,
+    "store": _unset_key,
+    "file_lock": _locked_file,
+    "lock_file": _stale_file,
+    "child": lambda loss: loss.gone,
+    "thread": lambda loss: loss.gone,
+    "pipe": _no_peer,
+    "socket": _no_peer,
+    "stream": _no_peer,
+    "message": _unconnected,
+    "connection_pool": lambda _: (
+        "no other request is seen in flight: responses that were not read to their end or closed keep them"
+    ),
+    "disk": lambda _: "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL",
+}
 
 
 def _all_of_pool(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> int:
@@ -166,15 +245,26 @@ def _skipped(wait: WaitFacts) -> str:
 
 def _who_was_started(wait: WaitFacts, stack: WaitFacts, known: str) -> str:
     """Who would act or has acted, by the lines that start it, where the process does not remember it."""
-    runs = {str(f["function"]).rpartition(".")[2] for entry in all_entries(stack) for f in entry.get("frames") or []}
+    running = [str(f["function"]) for entry in all_entries(stack) for f in entry.get("frames") or []]
     would = {str(each).partition(":")[0] for each in (*(wait.get("takers") or ()), *(wait.get("functions") or ()))}
-    started = [each for each in wait.get("starters") or [] if not each["name"] or each["name"] not in known]
-    told = []
-    for each in started if not runs & would else ():
-        name = f"{each['what']} {each['name']}" if each["name"] else f"a {each['what']}".replace("a work", "work")
-        gone = "has ended" if each["passed"] else "is not there: it has ended, or was not started"
-        told.append(f"{name} (started in line {each['line']} to run it) {gone}")
-    return ", ".join(told)
+    if would & {each.rpartition(".")[2] for each in running}:
+        return ""
+    started = [each for each in wait.get("starters") or [] if not _is_remembered(str(each["name"]), known)]
+    started = [each for each in started if not any(name.endswith(each["runs"]) for name in running)]
+    return ", ".join(map(_started_text, started))
+
+
+def _is_remembered(name: str, known: str) -> bool:
+    """Whether one of this name is told already; what is in braces has other values there."""
+    return bool(name) and re.search(re.sub(r"\\{.*?\\}", ".*", re.escape(name)), known) is not None
+
+
+def _started_text(each: WaitFacts) -> str:
+    name = f"{each['what']} {each['name']}" if each["name"] else f"a {each['what']}".replace("a work", "work")
+    gone = "has ended" if each["passed"] else "is not there: it has ended, or was not started"
+    if each["what"] == "task" and each.get("unkept"):
+        gone += "; no variable keeps it, and Python may delete such a task before it ends"
+    return f"{name} (started in line {each['line']} to run it) {gone}"
 
 
 def _listed(functions: Sequence[str]) -> str:

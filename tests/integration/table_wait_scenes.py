@@ -1,0 +1,168 @@
+"""Programs that wait for something which is kept in a table, was given to others, or is reached by a call: `python
+table_wait_scenes.py SCENE FOLDER` writes FOLDER/SCENE when it is about to."""
+
+import asyncio
+import collections
+import gc
+import os
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+
+FOLDER = Path(sys.argv[2])
+
+
+def ready():
+    (FOLDER / sys.argv[1]).write_text(str(os.getpid()))
+
+
+class Lanes:
+    def __init__(self):
+        self.lanes = collections.defaultdict(queue.Queue)
+
+    def deliver(self, lane, rollout):
+        self.lanes[lane].put(rollout)
+
+    def next_of(self, lane):
+        return self.lanes[lane].get()
+
+
+class Player(threading.Thread):
+    def __init__(self, number, lanes):
+        super().__init__(name=f"player-{number}")
+        self.number, self.lanes = number, lanes
+
+    def run(self):
+        for step in range(3):
+            self.lanes.deliver(str(self.number), step)
+
+
+def other_key():
+    """The threads have put into queues under texts, and have ended; it waits for one under a number."""
+    lanes = Lanes()
+    for number in range(2):
+        player = Player(number, lanes)
+        player.start()
+        player.join()
+    del player
+    ready()
+    lanes.next_of(1)
+
+
+class Worker:
+    def __init__(self):
+        self.inbox = queue.Queue()
+
+
+def other_worker():
+    """Everything was sent to the inbox of another worker."""
+    workers = [Worker() for _ in range(3)]
+
+    def send(items):
+        for item in items:
+            workers[item % 2].inbox.put(item)
+
+    send(range(4))
+    ready()
+    workers[2].inbox.get()
+
+
+class Stream:
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        self.arrived = asyncio.get_running_loop().create_future()
+        return await self.arrived
+
+
+class Engine:
+    """Callers wait for futures in a table; who completes them is a task that Python has deleted."""
+
+    def __init__(self):
+        self.pending = {}
+
+    def start(self):
+        asyncio.create_task(self.hand_out())  # noqa: RUF006 - that nobody keeps it is the point
+
+    async def hand_out(self):
+        async for number in Stream():
+            self.pending.pop(number).set_result(number)
+
+    async def ask(self, number):
+        answer = self.pending[number] = asyncio.get_running_loop().create_future()
+        return await answer
+
+
+def deleted_task():
+    async def main():
+        engine = Engine()
+        engine.start()
+        asking = asyncio.create_task(engine.ask(7), name="ask-7")
+        await asyncio.sleep(0.1)
+        gc.collect()
+        ready()
+        await asking
+
+    asyncio.run(main())
+
+
+class Pipeline:
+    def __init__(self):
+        self.samples = queue.Queue()
+
+    def produce(self):
+        while True:
+            self.load()
+            self.publish(1)
+
+    def load(self):
+        time.sleep(3600)
+
+    def publish(self, item):
+        self.samples.put(item)
+
+
+def through_a_call():
+    """The thread that would put an item in, in a method that it calls later, sleeps."""
+    pipeline = Pipeline()
+    threading.Thread(target=pipeline.produce, name="loader", daemon=True).start()
+    ready()
+    pipeline.samples.get()
+
+
+def fill(target, count):
+    for number in range(count):
+        target.put(number)
+
+
+def given_to_a_thread():
+    """The thread knows the queue by another name, and has ended; nobody remembers it."""
+    samples = queue.Queue()
+    thread = threading.Thread(target=fill, args=(samples, 2), name="filler")
+    thread.start()
+    thread.join()
+    del thread
+    ready()
+    while True:
+        samples.get()
+
+
+def has_put_already():
+    """A thread that has put its only item sleeps now: it is not the one who should put the next."""
+    samples = queue.Queue()
+
+    def once():
+        samples.put(1)
+        time.sleep(3600)
+
+    threading.Thread(target=once, name="put-once", daemon=True).start()
+    ready()
+    while True:
+        samples.get()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

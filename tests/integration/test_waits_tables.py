@@ -1,0 +1,108 @@
+"""Waits for what is kept in a table, was given to others or is reached by a call, in real processes, armed and not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from live_job import LiveJob, until
+from ray_stage import plain_environment
+
+from rldbg.live import UnarmedJob, explain, look_at_job
+
+SCENES = Path(__file__).with_name("table_wait_scenes.py")
+# What the sentence about each scene must say, and what it must not.
+WORDS = {
+    "other_key": [
+        "queue `self.lanes[lane]`",
+        "only deliver (line",
+        "thread player-{number} (started in line",
+        "it is `self.lanes` under 1, where others have items: '0' (3 items), '1' (3 items)",
+    ],
+    "other_worker": ["it is `workers` under 2, where others have items: 0 (2 items), 1 (2 items)"],
+    "deleted_task": [
+        "task ask-7 waits",
+        "for future `answer` to be completed; in its file only hand_out (line",
+        "a task (started in line",
+        "no variable keeps it, and Python may delete such a task before it ends",
+    ],
+    "through_a_call": ["thread loader should put an item in, but sleeps (time.sleep) at", "(load)"],
+    "given_to_a_thread": ["only fill (line", "thread filler (started in line", "has ended"],
+    "has_put_already": ["only once (line", "would put an item in"],
+}
+NOT_SAID = {"has_put_already": "put-once should"}
+
+
+class Programs:
+    def __init__(self, folder, environment):
+        self.folder = folder
+        self.processes = {
+            scene: subprocess.Popen(
+                [sys.executable, str(SCENES), scene, str(folder)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for scene in WORDS
+        }
+
+    def pid(self, scene):
+        until(lambda: (self.folder / scene).exists() and (self.folder / scene).read_text(), f"scene {scene}")
+        return self.processes[scene].pid
+
+    def end(self):
+        for process in self.processes.values():
+            os.killpg(process.pid, 9)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def unarmed(tmp_path_factory):
+    programs = Programs(tmp_path_factory.mktemp("unarmed"), plain_environment())
+    yield programs
+    programs.end()
+
+
+@pytest.fixture(scope="module")
+def armed(tmp_path_factory):
+    with LiveJob(tmp_path_factory.mktemp("armed")) as job:
+        folder = job.folder / "ready"
+        folder.mkdir()
+        programs = Programs(folder, job.environment)
+        programs.job = job
+        yield programs
+        programs.end()
+
+
+def _until_said(look, scene):
+    """A scene is ready a moment before it waits."""
+    seen = []
+
+    def said():
+        seen[:] = [" | ".join(text for cause in look() for text in (cause.verdict, *cause.evidence))]
+        return all(word in seen[0] for word in WORDS[scene])
+
+    try:
+        until(said, WORDS[scene], 20)
+    except AssertionError:
+        raise AssertionError(f"{WORDS[scene]} not in {seen}") from None
+    assert NOT_SAID.get(scene, "nothing of that kind") not in seen[0]
+
+
+@pytest.mark.parametrize("scene", WORDS)
+def test_it_is_explained_from_outside(unarmed, scene):
+    job = UnarmedJob(pids=(unarmed.pid(scene),))
+    _until_said(lambda: explain(look_at_job(job, apart_s=0.3).stacks), scene)
+
+
+@pytest.mark.parametrize("scene", WORDS)
+def test_it_is_explained_by_the_agent(armed, scene):
+    pid = armed.pid(scene)
+    until(lambda: any(process["pid"] == pid for process in armed.job.ps()), f"the agent of {scene}")
+
+    def look():
+        before, after = (armed.job.client.request("stacks", who=f"@{pid}", waits=True)["stacks"] for _ in range(2))
+        return explain(after, before=before)
+
+    _until_said(look, scene)
