@@ -6,6 +6,7 @@ import collections
 import gc
 import os
 import queue
+import subprocess
 import sys
 import threading
 import time
@@ -162,6 +163,23 @@ def has_put_already():
     ready()
     while True:
         samples.get()
+
+
+def ended_program():
+    """The program that is read from was killed; what it started has inherited its output, and keeps it open."""
+    engine = subprocess.Popen(["sh", "-c", "sleep 3600 & kill -ABRT $$"], stdout=subprocess.PIPE, text=True)
+    ready()
+    for line in engine.stdout:
+        print(line)
+
+
+def ended_program_of_asyncio():
+    async def main():
+        engine = await asyncio.create_subprocess_exec("sh", "-c", "sleep 3600 & exit 3", stdout=asyncio.subprocess.PIPE)
+        ready()
+        await engine.stdout.readline()
+
+    asyncio.run(main())
 
 
 if __name__ == "__main__":

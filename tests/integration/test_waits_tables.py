@@ -29,6 +29,12 @@ WORDS = {
     ],
     "through_a_call": ["thread loader should put an item in, but sleeps (time.sleep) at", "(load)"],
     "given_to_a_thread": ["only fill (line", "thread filler (started in line", "has ended"],
+    "ended_program": [
+        "for data from a pipe; process sh -c sleep",
+        "should write into it, but has ended (killed by SIGABRT); process",
+        "(sleep 3600) has inherited its end of the pipe, so no end of file comes",
+    ],
+    "ended_program_of_asyncio": ["should write into it, but has ended (exit code 3); process", "(sleep 3600) has"],
     "has_put_already": ["only once (line", "would put an item in"],
 }
 NOT_SAID = {"has_put_already": "put-once should"}

@@ -709,7 +709,7 @@ def test_a_consumer_of_what_a_server_is_sent_waits_for_requests():
     assert explain([_process(1, main, loop)])[0].to_finding().severity == "info"
     # Without a server, or where a thread was to fill it, nobody will.
     assert explain([_process(1, main)])[0].kind == "never_filled"
-    filler = [{"what": "thread", "name": "filler", "line": 3, "passed": True}]
+    filler = [{"what": "thread", "name": "filler", "line": 3, "passed": True, "runs": "fill"}]
     filled = _thread("MainThread", takes | {"starters": filler}, main=True)
     assert "thread filler (started in line 3" in explain([_process(1, filled, serves)])[0].verdict
 

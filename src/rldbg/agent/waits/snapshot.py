@@ -32,6 +32,7 @@ from .looking import Looking, Wait
 from .objects import Frame, Object, is_a
 from .places import is_users, own_frames, users_place
 from .process_views import OwnProcess, ProcessView, ThreadView
+from .programs import ended_programs, program_behind
 from .relations import name_by_others, relate
 from .source import Sources
 from .system_calls import kernel_wait
@@ -93,6 +94,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         entry["calls"] = sorted(
             {name for frame in frames if is_users(frame.file) for name in sources.remote_calls(frame)}
         )
+        wait["program"] = program_behind(_pipe_descriptor(wait), frames)
         entry["sets"] = [key for frame in frames if is_users(frame.file) for key in sources.keys_set(frame)]
     name_by_others(waiting, sources)
     relate(waiting, sources)
@@ -111,6 +113,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         "ended": [
             *ended_threads(modules, view.pid),
             *ended_processes(modules),
+            *ended_programs([frames for _, frames in waiting]),
             *failed_tasks(every_task),
         ],
         "children": children_of(view.pid),
@@ -189,6 +192,13 @@ def _place(frames: Sequence[Frame]) -> Facts | None:
 
 def _wanted(wait: Wait) -> set[str]:
     return {str(wait.get("key")), *(choice["key"] for choice in wait.get("choices") or [])}
+
+
+def _pipe_descriptor(wait: Wait) -> int | None:
+    """The descriptor that is read or written, if it may be a pipe."""
+    own = wait.get("descriptor")
+    found = own if own is not None else (wait.get("file") or {}).get("descriptor")
+    return int(found) if found is not None and wait["kind"] in ("pipe", "stream") else None
 
 
 def _connections(frames: Sequence[Frame], sources: Sources) -> list[int]:

@@ -1,6 +1,6 @@
 """Threads, tasks and processes of a snapshot as nodes: what each is called, where it is, and what it does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 from rldbg.agent.waits import is_users
@@ -59,6 +59,29 @@ def strangers_of(stacks: Sequence[WaitFacts], seen: set[Id]) -> dict[Id, WaitFac
         seen |= set(new)
         below = [(host, facts.get("wait") or {}) for (host, _), facts in new.items()]
     return found
+
+
+def ended_program_nodes(stacks: Sequence[WaitFacts], seen: Set[Id]) -> Iterator[Node]:
+    """Programs that have ended, and that a pipe leads to which is read or written."""
+    found: dict[Id, Node] = {}
+    for stack in stacks:
+        for wait in (entry["wait"] for entry in all_entries(stack) if (entry.get("wait") or {}).get("program")):
+            program = wait["program"]
+            if program["exit"]:
+                label = f"process {program['name']} (pid {program['pid']})"
+                activity = f"has ended ({exit_text(str(program['exit']))}){_heirs(wait, program)}"
+                identity = (stack.get("host"), program["pid"], "process")
+                found.setdefault(identity, Node(identity, label, activity=activity, gone="ended", background=True))
+    return (node for identity, node in found.items() if identity[:2] not in seen)
+
+
+def _heirs(wait: WaitFacts, program: WaitFacts) -> str:
+    """Who has inherited the end of a pipe from a program that has ended, and only keeps it open."""
+    others = [each for each in wait.get("processes") or [] if each["pid"] != program["pid"]]
+    if not others:
+        return ""
+    names = ", ".join(f"process {each['pid']} ({str(each['command'])[:60]})" for each in others[:2])
+    return f"; {names} has inherited its end of the pipe, so no end of file comes"
 
 
 def stranger_node(host: Any, facts: WaitFacts) -> Node:

@@ -1,0 +1,281 @@
+"""Who should end a wait: the edges of the wait graph, by the kind of what is waited for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rldbg.live.diagnosis.counterparts import lock_edges, own_server, servers_of
+from rldbg.live.diagnosis.entries import (
+    all_entries,
+    blocked_loops,
+    busy_loops,
+    children_of,
+    entry_id,
+    front_of,
+    process_id,
+    thread_id,
+    thread_key,
+)
+from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, what_ended, workers_keep_ending
+from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
+
+# Who waits for the next item has nothing left to mark as done.
+_TAKING = {"queue_join": "queue_get"}
+_OWNED = {"thread": "is that thread", "import": "imports it", "gil": "holds it"}
+_RELATIONS = {
+    "file_lock": "holds it",
+    "lock_file": "is named in it",
+    "child": "is that process",
+    "message": "is connected to it",
+} | dict.fromkeys(("pipe", "socket", "stream", "poll", "stdin"), "is at the other end")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A wait, where it was seen, its node, and everything that is known besides."""
+
+    wait: WaitFacts
+    stack: WaitFacts
+    node: Node
+    known: Mapping[Id, Node]
+    stacks: Sequence[WaitFacts]
+
+    @property
+    def base(self) -> Id:
+        return process_id(self.stack)
+
+    @property
+    def kind(self) -> str:
+        return str(self.wait["kind"])
+
+    def relation(self) -> str:
+        """The part of a process at the other end."""
+        if not self.wait.get("accepted", True):
+            return "listens there and has not accepted the connection"
+        return _RELATIONS.get(self.kind, "should do it")
+
+
+def edges_of(
+    wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id, Node], stacks: Sequence[WaitFacts]
+) -> list[Edge]:
+    if node.kind == "queue_turn":
+        return []
+    if node.kind == "turn":
+        return [Edge(each, "runs it") for each in blocked_loops(stack)]
+    if wait.get("completed"):
+        # A thread that blocks its event loop keeps it from continuing.
+        return [Edge(each, "runs its event loop") for each in busy_loops(stack)]
+    holders = lock_edges(wait, stack, node, stacks)
+    if holders or wait["kind"] == "lock":
+        return holders
+    return _BY_KIND.get(str(wait["kind"]), _process_edges)(Asked(wait, stack, node, known, stacks))
+
+
+def _duty_edges(asked: Asked) -> list[Edge]:
+    """What somebody has to do, to an object: who does so in what it runs, or has the other end of it."""
+    wait, stack, node, known = asked.wait, asked.stack, asked.node, asked.known
+    host, (should, duty) = asked.base[0], DUTIES[asked.kind]
+    found = [edge for user in wait.get("users") or [] if (edge := _user_edge(user, stack, wait)) is not None]
+    found += _sharing(wait, stack, asked.stacks)
+    others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")] if not found else []
+    if others and (lost := _ended_users(others, host, asked.stacks)):
+        node.wait = {**node.wait, "lost": lost}
+        return []
+    found += [Edge((host, pid, front_of(pid, host, known)), should) for pid in others]
+    if not found and wait.get("between") == "processes" and wait.get("ends") is None and asked.kind != "semaphore":
+        family = [edge.target for edge in _pool_edges(stack, known, threads=False)]
+        above = [process_id(each) for each in asked.stacks if stack.get("pid") in children_of(each)]
+        family += [(*each, front_of(each[1], each[0], known)) for each in above]
+        return [Edge(other, f"may {duty}") for other in family if other in known]
+    ends = asked.kind == "future" and not workers_keep_ending(wait, stack)
+    return found or (_completers(stack, node, known) if ends else [])
+
+
+def _owner_edges(asked: Asked) -> list[Edge]:
+    ident = asked.wait.get("ident") or asked.wait.get("owner")
+    return [Edge(thread_id(asked.stack, ident), _OWNED[asked.kind])] if ident else []
+
+
+def _exit_edges(asked: Asked) -> list[Edge]:
+    others = [each for each in asked.stack["threads"] if not each["main"] and not each.get("daemon", True)]
+    return [Edge((*asked.base, each["ident"]), "has not ended") for each in others]
+
+
+def _task_edges(asked: Asked) -> list[Edge]:
+    awaited = [(*asked.base, "task", key) for key in asked.wait.get("keys") or []]
+    found = [Edge(identity, "is awaited") for identity in awaited if identity in asked.known]
+    # A running task is on the stack of the thread that runs its loop.
+    return found or [Edge(each, "runs it") for each in busy_loops(asked.stack)]
+
+
+def _any_task_edges(asked: Asked) -> list[Edge]:
+    tasks = [task for task in asked.stack.get("tasks") or [] if not task["background"]]
+    others = [(*asked.base, "task", task["key"]) for task in tasks]
+    return [Edge(identity, "may be one of them") for identity in others if identity != asked.node.id]
+
+
+def _connection_edges(asked: Asked) -> list[Edge]:
+    """Who uses the connections of a pool that has none left."""
+    own = [each for each in asked.known.values() if each.id[:2] == asked.base and each.kind in ("socket", "stream")]
+    # A server's own streams are not connections of the client.
+    asking = [each for each in own if not each.background and each.wait.get("type") != "asyncio.StreamReader"]
+    return [Edge(each.id, "has one of them") for each in asking]
+
+
+def _store_edges(asked: Asked) -> list[Edge]:
+    wanted, node = set(asked.wait.get("keys") or ()), asked.node
+    entries = ((each, entry) for each in asked.stacks for entry in all_entries(each))
+    setters = [entry_id(entry, each) for each, entry in entries if set(entry.get("sets") or ()) & wanted]
+    found = [Edge(identity, "should set it") for identity in setters if identity != node.id]
+    left = [each for each in asked.known.values() if each.gone and each.rank is not None and each.id != node.id]
+    return found or [Edge(each.id, "has not set it") for each in left]
+
+
+def _child_edges(asked: Asked) -> list[Edge]:
+    children = [child["pid"] for child in asked.stack.get("children") or []]
+    return _edges_to([asked.wait["pid"]] if asked.wait.get("pid") else children, asked)
+
+
+def _loader_edges(asked: Asked) -> list[Edge]:
+    workers = asked.wait.get("workers") or []
+    if any(worker["ended"] for worker in workers):
+        return []
+    pids = [worker["pid"] for worker in workers if worker["pid"]]
+    # Batches come in order: the worker that has the next one is meant.
+    return _edges_to([pid for pid in pids if pid == asked.wait.get("next")] or pids, asked)
+
+
+def _process_edges(asked: Asked) -> list[Edge]:
+    """Who has the other end of a pipe or connection, or holds a file."""
+    wait, stack = asked.wait, asked.stack
+    if program := _ended_program(asked):
+        return program
+    pids = [*(wait.get("holders") or []), *(wait.get("ends") or [])]
+    if asked.kind == "pipe" and wait.get("call") != "write" and (unused := _unused_ends(asked, pids)):
+        ended = ended_children(stack)
+        why = f" ({', '.join(ended)})" if ended else ""
+        return [Edge(each, f"has the other end open and runs nothing that uses it{why}") for each in unused]
+    found = _edges_to(pids, asked)
+    if not found and asked.kind in ("socket", "stream", "pipe") and stack.get("pid") in (wait.get("ends") or ()):
+        return own_server(wait, stack, asked.node, asked.known)
+    if not found and asked.kind == "socket" and not (wait.get("file") or {}).get("peer"):
+        return [Edge(edge.target, "may be at the other end") for edge in _pool_edges(stack, asked.known, threads=False)]
+    return found
+
+
+def _edges_to(pids: Sequence[int], asked: Asked) -> list[Edge]:
+    """Edges to the threads or tasks of processes that have a part in the wait."""
+    wait, stack, known = asked.wait, asked.stack, asked.known
+    ids = [each for pid in pids if pid != stack.get("pid") for each in servers_of(pid, asked.base[0], known, wait)]
+    waiting = (each for each in known.values() if each.kind == "child" and "task" in each.id)
+    joins = [each.id for each in waiting if each.wait.get("pid") == stack.get("pid")]
+    # Of a program that runs an event loop, the task that waits for this process is meant, not its idle thread.
+    idle = [i for i in ids if i in known and known[i].kind == "event_loop" and any(each[:2] == i[:2] for each in joins)]
+    ids = [i for i in ids if i not in idle] + [each for each in joins if any(each[:2] == i[:2] for i in idle)]
+    return [Edge(identity, asked.relation()) for identity in ids if identity in known]
+
+
+def _ended_program(asked: Asked) -> list[Edge]:
+    """The program that a pipe leads to, if it has ended; who has inherited its end of the pipe only keeps it open."""
+    program, host = asked.wait.get("program") or {}, asked.base[0]
+    identity = (host, program.get("pid"), "process")
+    if not program.get("exit") or identity not in asked.known:
+        return []
+    return [Edge(identity, str(program["part"]))]
+
+
+def _unused_ends(asked: Asked, pids: Sequence[int]) -> list[Id]:
+    """The main threads of processes that have inherited the other end of a pipe, if none of them uses it."""
+    wait, host, known = asked.wait, asked.base[0], asked.known
+    own = {pid: {number for owner, number in wait.get("sockets") or () if owner == pid} for pid in pids}
+    users = [node for node in known.values() if node.id[0] == host and node.connections & own.get(node.id[1], set())]
+    # Standard files are used by any print; a named pipe is opened by who uses it.
+    standard = any(numbers & {0, 1, 2} for numbers in own.values())
+    standard |= str((wait.get("file") or {}).get("path") or "").startswith("/")
+    mains = [(host, pid, "main") for pid in pids if (host, pid, "main") in known]
+    known_ends = bool(pids) and len(mains) == len(pids) and all(own.values())
+    return mains if known_ends and not users and not standard else []
+
+
+def _ended_users(pids: Sequence[int], host: Any, stacks: Sequence[WaitFacts]) -> str:
+    """Why processes that have the other end of a queue do nothing with it: a thread of theirs has ended."""
+    there = [each for each in stacks if each.get("host") == host and each.get("pid") in pids]
+    gone = [(each["who"], what_ended(each)) for each in there]
+    told = [f"{who} has its other end, and what it runs now does not use it: {what}" for who, what in gone if what]
+    return "; ".join(told) if len(told) == len(pids) else ""
+
+
+def _sharing(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> list[Edge]:
+    """Nodes of other processes on this host whose current function would end the wait for a shared object."""
+    shared, by_ray = wait.get("shared"), wait.get("between") == "ray"
+    hosts = [each for each in stacks if by_ray or each.get("host") == stack.get("host")] if shared else []
+    entries = [(entry, each) for each in hosts if each is not stack for entry in all_entries(each)]
+    # Who waits for the same comes to its own part of it only afterwards.
+    same = (wait["kind"], shared)
+    others = [
+        (entry_id(entry, each), set(entry["shares"][shared]))
+        for entry, each in entries
+        if shared in entry.get("shares", {}) and (entry["wait"].get("kind"), entry["wait"].get("shared")) != same
+    ]
+    acting = [Edge(identity, DUTIES[wait["kind"]][0]) for identity, acts in others if acts & {*wait["ended_by"]}]
+    # Whose object keeps a queue of Ray may use it in a method that is called later.
+    return acting or [Edge(identity, f"may {DUTIES[wait['kind']][1]}") for identity, acts in others if not acts]
+
+
+def _completers(stack: WaitFacts, node: Node, known: Mapping[Id, Node]) -> list[Edge]:
+    """Pools; and for a thread, the tasks of event loops in others, of which it may have started one."""
+    pooled = _pool_edges(stack, known, children=False)
+    if any(not known[edge.target].waits for edge in pooled):
+        # The others go on: it does not wait for itself.
+        pooled = [edge for edge in pooled if edge.target != node.id]
+    tasks = [(*process_id(stack), "task", task["key"]) for task in stack.get("tasks") or [] if not task["background"]]
+    awaited = {edge.target for task in tasks for edge in known[task].edges}
+    roots = [Edge(task, "may be what completes it") for task in tasks if task not in awaited and "task" not in node.id]
+    loops = [Edge(each, "runs the event loop that should complete it") for each in busy_loops(stack) if each != node.id]
+    return pooled or roots or loops or _pool_edges(stack, known, threads=False)
+
+
+def _pool_edges(
+    stack: WaitFacts, known: Mapping[Id, Node], *, threads: bool = True, children: bool = True
+) -> list[Edge]:
+    """Who could complete a future without a known owner: threads of pools, or child processes."""
+    base = process_id(stack)
+    in_pools = [t for t in stack.get("threads") or [] if t.get("pooled")]
+    # One that is idle now and was not a moment ago works for it as well.
+    pooled = [t for t in in_pools if not t.get("background")] or [t for t in in_pools if t.get("moved")]
+    if pooled and threads:
+        return [Edge((*base, thread_key(thread)), "belongs to the pool that should complete it") for thread in pooled]
+    below = stack.get("children") or [] if children else []
+    fronts = [(base[0], child["pid"], front_of(child["pid"], base[0], known)) for child in below]
+    busy = [child for child in fronts if child in known and not known[child].background]
+    return [Edge(child, "is a child process that should complete it") for child in busy]
+
+
+def _user_edge(user: WaitFacts, stack: WaitFacts, wait: WaitFacts) -> Edge | None:
+    if not user["acts"] and not user.get("may"):
+        return None
+    for entry in all_entries(stack):
+        # Who waits for the same comes to its own part of it only afterwards.
+        same = entry["wait"].get("key") == wait.get("key") and entry["wait"].get("kind") in (
+            wait["kind"],
+            _TAKING.get(wait["kind"]),
+        )
+        if user["who"] in (entry.get("thread"), entry.get("key")) and not same:
+            should, verb = DUTIES[wait["kind"]]
+            return Edge(entry_id(entry, stack), should if user["acts"] else f"may {verb}")
+    return None
+
+
+_BY_KIND: Mapping[str, Callable[[Asked], list[Edge]]] = (
+    dict.fromkeys(DUTIES, _duty_edges)
+    | dict.fromkeys(_OWNED, _owner_edges)
+    | {
+        "exit": _exit_edges,
+        "task": _task_edges,
+        "some_tasks": _any_task_edges,
+        "connection_pool": _connection_edges,
+        "store": _store_edges,
+        "child": _child_edges,
+        "data_loader": _loader_edges,
+    }
+)
