@@ -106,6 +106,43 @@ def test_a_window_of_steps_and_the_exit_code(tmp_path, path):
     assert "step 6" in done.stderr
 
 
+# What NeMo RL does (`nemo_rl.utils.nsys.maybe_gpu_profile_step`): the variables are read when the module is imported,
+# and opening its capture range a second time inside ours ends the report early. NeMo RL itself cannot be installed from
+# a package index (its name there is an empty placeholder), and cudaProfilerStart needs a GPU: a file says that it was
+# called.
+PROFILES_ITSELF = """\
+import os
+PATTERNS = os.environ.get("NRL_NSYS_WORKER_PATTERNS", "")
+STEPS = os.environ.get("NRL_NSYS_PROFILE_STEP_RANGE", "")
+
+def maybe_gpu_profile_step(step):
+    assert bool(PATTERNS) == bool(STEPS)
+    if PATTERNS and step in range(*map(int, STEPS.split(":"))):
+        open(f"own-range-{step}", "w").close()
+"""
+
+
+@pytest.mark.parametrize("asks", ["the environment", "the script"])
+def test_a_framework_that_profiles_itself_leaves_the_capture_range_to_us(tmp_path, path, asks):
+    (tmp_path / "profiles_itself.py").write_text(PROFILES_ITSELF)
+    call = "    profiles_itself.maybe_gpu_profile_step(number)\n"
+    (tmp_path / "loop.py").write_text(
+        "import profiles_itself\n" + LOOP.replace("rldbg.step(number)\n", f"rldbg.step(number)\n{call}")
+    )
+    assert call in (tmp_path / "loop.py").read_text()
+    variables = {"NRL_NSYS_WORKER_PATTERNS": "loop", "NRL_NSYS_PROFILE_STEP_RANGE": "2:4"}
+    exports = "".join(f"export {name}={value}\n" for name, value in variables.items())
+    (tmp_path / "train.sh").write_text(f"{exports if asks == 'the script' else ''}python loop.py 6\n")
+    flags = ["--workers", "loop", "--steps", "2:4", "--tool", "nsys"] if asks == "the script" else []
+    given = {} if asks == "the script" else variables
+    done = profile(tmp_path, *flags, "--run", "run", "--", "bash", "train.sh", PATH=path, **given)
+    assert done.returncode == 0, done.stderr
+    (entry,) = manifest(tmp_path / "run" / "profiles")["profiles"]
+    assert entry["steps"] == "2:4"
+    assert entry["files"][0]["size_bytes"] > 10_000, done.stderr
+    assert list(tmp_path.glob("own-range-*")) == []
+
+
 def test_without_nsys_nothing_starts_and_the_install_command_is_given(tmp_path):
     (tmp_path / "loop.py").write_text("open('started', 'w')\n")
     bare = tmp_path / "bin"
