@@ -66,7 +66,10 @@ WORDS = {
     "blocked_loop": ["for task `loading`", "runs it, but sleeps (time.sleep) at wait_scenes.py:", "(load)"],
     "dead_thread": ["`self.answers` (queue.Queue, empty)", "thread engine-loop has ended"],
     "polls_for_file": ["a loop until `os.path.exists(checkpoint)` (checkpoint = '/nowhere/step_4')", "polls_for_file)"],
-    "async_semaphore": ["for semaphore `slots`; task rollout-0 holds it (as `slots`", "for future `reply`"],
+    "async_semaphore": [
+        "for semaphore `slots`; task rollout-0 holds it (taken in wait_scenes.py:",
+        "for future `reply`",
+    ],
     "pooled_library_call": ["future `judged` to be completed", "thread judge_0", "and waits at threading.py:"],
     "killed_pool_worker": ["`pool`", "all 2 workers of the pool are idle", "the one that had this work has ended"],
     "process_event": ["event `loaded` to be set", "process engine (pid", "has ended (exit code 3)"],

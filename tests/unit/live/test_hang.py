@@ -102,8 +102,8 @@ def test_two_receives_are_a_cycle_and_a_send_answers_one():
 def test_ranks_that_are_together_are_not_accused():
     found = diagnose([_waiting(rank, 5) for rank in range(4)], WORLD)
     assert found.kind == "moving" and found.to_finding().severity == "info"
-    assert diagnose([_elsewhere(rank, 5) for rank in range(4)], WORLD).kind == "unknown"
-    assert diagnose([], {}).kind == "unknown"
+    assert diagnose([_elsewhere(rank, 5) for rank in range(4)], WORLD).kind == "none"
+    assert diagnose([], {}).kind == "none"
 
 
 def test_two_stuck_ranks_of_one_group_are_both_named():

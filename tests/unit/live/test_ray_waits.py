@@ -97,7 +97,8 @@ def test_who_has_what_is_missing_is_named():
         _task("score", "PENDING_NODE_ASSIGNMENT", parent="Worker.run", required_resources={"CPU": 1.0}),
     ]
     said = _verdicts([_worker("a", 1, "run", WAITING | {"tasks": ["score"]})], _view(actors, tasks))
-    assert "0 of 4 CPU free; in use by Worker (2 times), pack" in said and "load" not in said and "logger" not in said
+    assert "0 of 4 CPU free; in use by Worker (2 times 2 CPU), pack (1 CPU)" in said
+    assert "load" not in said and "logger" not in said
 
 
 def test_a_placement_group_that_has_what_is_missing_is_named():
@@ -108,7 +109,7 @@ def test_a_placement_group_that_has_what_is_missing_is_named():
     view = _view([inside, late], tasks, [group], free={"CPU": 1.0})
     said = _verdicts([_worker("caller", 2, "call", WAITING | {"tasks": ["E.ping"]})], view)
     assert said.endswith(
-        "it asks for 2 CPU; the node with the most has 1 of 4 CPU free; in use by placement group train"
+        "it asks for 2 CPU; the node with the most has 1 of 4 CPU free; in use by placement group train (3 CPU)"
     )
 
 
@@ -503,6 +504,92 @@ def test_who_has_not_come_to_a_barrier_of_an_actor_is_told():
     assert "engine_1 has not called arrive: it is idle (Ray runs no task in it); engine_2 has not called arrive" in said
 
 
+def test_who_cannot_come_to_a_rendezvous_is_the_root():
+    """Three of four are in their constructors and wait for the fourth, for which they leave no room."""
+    actors = [_actor("meeting", 9)]
+    tasks, workers = [], []
+    for number in range(4):
+        placed = number < 3
+        pid, name = number + 1 if placed else None, f"fsdp_{number}"
+        actors.append(
+            _actor(name, None, "PENDING_CREATION", required_resources={"CPU": 2.0}) | {"class_name": "Worker"}
+        )
+        if placed:
+            tasks.append(_task(f"init_{number}", "RUNNING", pid, name) | {"type": "ACTOR_CREATION_TASK"})
+            tasks.append(_task(f"Meeting.join_{number}", "RUNNING", 9, "meeting", parent=f"init_{number}"))
+            tasks[-1]["name"] = "Meeting.join"
+            workers.append(_worker(name, pid, "__init__", WAITING | {"tasks": [f"Meeting.join_{number}"]}))
+    guard = "`len(self.joined) == self.world_size` (len(self.joined) = 3, self.world_size = 4)"
+    waits = RUNNING_EVENT | {"functions": ["join:15"], "users": [{"who": "0x0", "acts": ["set"]}], "guard": guard}
+    tasks.append(_task("Worker.ready", "PENDING_NODE_ASSIGNMENT", None, "fsdp_3", parent="main"))
+    tasks.append(_task("main", "RUNNING", 8))
+    driver = _worker("driver", 8, "main", WAITING | {"tasks": ["Worker.ready"]})
+    view = _view(actors, tasks, free={"CPU": 1.0})
+    found = explain([_async_worker("meeting", 9, *["join"] * 3, wait=waits), *workers, driver], ray=view)
+    assert found[0].kind == "not_scheduled" and len(found) == 1
+    said = found[0].verdict
+    assert f"for event `self.running` to be set; actor fsdp_3 has not called join ({guard} is needed), but" in said
+    assert (
+        "cannot be scheduled: it asks for 2 CPU; the node with the most has 1 of 4 CPU free; in use by fsdp_0" in said
+    )
+    assert "fsdp_0 (2 CPU), fsdp_1 (2 CPU), fsdp_2 (2 CPU)" in said
+
+
+def test_tasks_that_asyncio_makes_for_results_are_not_told_as_the_users():
+    """`gather` of two results of Ray makes a task for each."""
+    controller = _async_worker("controller", 1, "collect", "wrap", "wrap", wait={"kind": "ray_get", "count": 1})
+    gathered, *made = controller["tasks"]
+    gathered["wait"] = {"kind": "task", "name": "asyncio.gather(*scores)", "keys": ["0x1", "0x2"]}
+    for number, each in enumerate(made):
+        each |= {"background": True, "wait": {"kind": "ray_get", "count": 1, "tasks": [f"Judge.score_{number}"]}}
+    tasks = [_task(f"Judge.score_{n}", "RUNNING", n + 2, f"judge_{n}") | {"name": "Judge.score"} for n in range(2)]
+    judges = [_worker(f"judge_{n}", n + 2, "score", {"kind": "stdin", "file": {}}) for n in range(2)]
+    view = _view([_actor("controller", 1), *(_actor(f"judge_{n}", n + 2) for n in range(2))], tasks)
+    (found,) = explain([controller, *judges], ray=view)
+    said = " ".join([found.verdict, *found.evidence])
+    assert "(collect) for the result of Judge.score (actor judge_0) and 1 more" in said and "wrap" not in said
+
+
+_WORKER_DIED = (
+    "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: "
+)
+_TRACE = """Traceback (most recent call last):
+  File "python/ray/_raylet.pyx", line 2205, in ray._raylet.execute_task
+  File "/job/engine.py", line 6, in __init__
+    raise ValueError("no weights")
+ValueError: no weights"""
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            {"told": "Worker unexpectedly exits with a connection error code 2. End of file. Some common causes"},
+            "killed",
+        ),
+        ({"told": "Worker exits unexpectedly. Worker exits with an exit code 4."}, "has ended (exit code 4)"),
+        ({"trace": _TRACE}, "its constructor raised ValueError: no weights at engine.py:6 (__init__)"),
+        (
+            {
+                "fatal": {
+                    "signal": "SIGSEGV",
+                    "trace": 'File "/x/lib/python3.11/ctypes.py", line 2 in s\n  File "/job/e.py", line 9 in f',
+                }
+            },
+            "its process was ended by SIGSEGV at e.py:9 (f)",
+        ),
+    ],
+)
+def test_how_an_actor_died_is_told_in_plain_words(row, said):
+    causes = {"actor_died_error_context": {"error_message": f"{_WORKER_DIED}{row['told']}"}} if "told" in row else {}
+    causes |= {"creation_task_failure_context": {"formatted_exception_string": row["trace"]}} if "trace" in row else {}
+    engine = _actor("engine", 3, "DEAD", death_cause=causes) | {"fatal": row.get("fatal")}
+    tasks = [_task("call", "RUNNING", 1), _task("Engine.ping", "SUBMITTED_TO_WORKER", None, "engine", parent="call")]
+    verdict = _verdicts([_worker("caller", 1, "call")], _view([engine], tasks))
+    assert "actor engine should run ping, but has died: " in verdict and said in verdict
+    assert "Worker exit" not in verdict
+
+
 @pytest.mark.parametrize("strategy", ["STRICT_PACK", "PACK", "SPREAD"])
 def test_a_placement_group_is_told_with_what_the_cluster_lacks_and_who_has_it(strategy):
     bundles = [{"unit_resources": {"CPU": 1.0, "slot": 1.0}}] * 2
@@ -512,7 +599,7 @@ def test_a_placement_group_is_told_with_what_the_cluster_lacks_and_who_has_it(st
     view["nodes"][0]["total"] = {"CPU": 8.0, "slot": 3.0}
     said = _verdicts([], view)
     assert "its 2 bundles ask for 2 CPU, 2 slot; the cluster has 1 of 3 slot free" in said and "STRICT" not in said
-    assert said.endswith("in use by placement group policy")
+    assert said.endswith("in use by placement group policy (2 slot)")
 
 
 def test_a_placement_group_for_one_node_is_told_with_the_node_that_has_the_most():

@@ -43,8 +43,7 @@ def test_three_threads_in_a_ring_are_one_deadlock():
     (found,) = explain([_process(1, *threads)])
     assert found.kind == "deadlock" and all(f"thread {name}" in found.verdict for name in "abc")
     assert (
-        "thread a waits at job.py:7 (work) for lock `y`; thread b holds it (as `y`, in job.py:3 (take))"
-        in found.verdict
+        "thread a waits at job.py:7 (work) for lock `y`; thread b holds it (taken in job.py:3 (take))" in found.verdict
     )
 
 
@@ -52,7 +51,7 @@ def test_a_chain_ends_at_who_does_something_else():
     sleeper = _thread("b", {"kind": "sleep"}, holds=_holds("x", "0x1"), place=("slow.py", 9, "load"))
     (found,) = explain([_process(1, _thread("a", _lock("x", "0x1"), main=True), sleeper)])
     assert found.verdict.endswith(
-        "thread b holds it (as `x`, in job.py:3 (take)), but sleeps (time.sleep) at slow.py:9 (load)"
+        "thread b holds it (taken in job.py:3 (take)), but sleeps (time.sleep) at slow.py:9 (load)"
     )
 
 
@@ -112,7 +111,7 @@ def test_idle_helpers_of_a_process_that_goes_on_are_not_blamed():
     idle = {"kind": "queue_get", "name": "jobs", "key": "0x9", "users": [], "type": "Queue", "size": 0}
     busy = _thread("MainThread", {"kind": "computing"}, main=True)
     (found,) = explain([_process(1, busy, _thread("helper", idle))])
-    assert found.kind == "unknown" and "is computing at job.py:7" in found.verdict
+    assert found.kind == "none" and "is computing at job.py:7" in found.verdict
 
 
 def test_who_sleeps_again_and_again_works_on_what_is_waited_for_as_a_whole():
@@ -474,7 +473,8 @@ def test_an_idle_server_is_no_hang():
     kinds = {"serve": "serving", "heartbeat": "sleep"}
     tasks = [task | {"task": name, "key": name, "wait": {"kind": kind}} for name, kind in kinds.items()]
     (found,) = explain([_process(1, _thread("MainThread", {"kind": "event_loop"}, main=True), tasks=tasks)])
-    assert found.kind == "unknown" and found.verdict.startswith("no process waits for another: ")
+    assert found.kind == "none" and found.to_finding().id == "no_hang"
+    assert found.verdict.startswith("no process waits for another: ")
     assert "is a server that waits for requests" in found.verdict and "sleeps (asyncio.sleep)" in found.verdict
 
 
@@ -542,9 +542,7 @@ def test_a_key_that_no_rank_would_set_is_told_with_who_sets_keys():
 def test_what_a_moving_thread_waits_for_is_no_hang():
     wait = {"kind": "ray_get", "tasks": [], "count": 2}
     (found,) = explain([_process(1, _thread("MainThread", wait, main=True, moved=True))])
-    assert found.kind == "unknown" and found.verdict.startswith(
-        "no wait lasts: job@1 is running (at the moment it waits "
-    )
+    assert found.kind == "none" and found.verdict.startswith("no wait lasts: job@1 is running (at the moment it waits ")
 
 
 def test_who_completes_futures_by_looking_them_up_is_followed():
@@ -812,3 +810,12 @@ def test_a_pool_that_runs_a_librarys_function_is_told_with_the_line_that_waits_f
     (found,) = explain([_process(1, main, pooled)])
     assert found.verdict.startswith("the main thread waits at job.py:7 (work) for future `judged` to be completed")
     assert "thread judge_0 should complete it, and waits at threading.py:327 (wait) for an event" in found.verdict
+
+
+def test_who_is_held_is_told_with_the_commands_that_look_at_it_and_resume_it():
+    asks = _thread("MainThread", {"kind": "child", "pid": 2, "child": {"state": "sleeping"}}, main=True)
+    held = _process(2, _thread("MainThread", {"kind": "debugger"}, main=True), state="stopped", reason="exception")
+    held |= {"message": "ValueError: no reward", "file": "reward.py", "line": 9, "who": "reward_1 (judge)"}
+    (found,) = explain([_process(1, asks), held])
+    assert found.kind == "raised" and "ValueError: no reward at reward.py:9, and is held" in found.verdict
+    assert found.fix == ("inspect it: rldbg attach reward_1; resume it: rldbg continue reward_1",)

@@ -36,9 +36,17 @@ def held_locks(
                 continue
             key, name = lock_key(value, ast.unparse(expression)), ast.unparse(expression)
             if key != given_back:
-                place = {"file": frame.file, "line": frame.line, "function": frame.function}
+                line = _taking_line(expression, frame, sources)
+                place = {"file": frame.file, "line": line, "function": frame.function}
                 found.setdefault(key, place | {"key": key, "name": name, "loops": _loops(expression, frame, sources)})
     return list(found.values())
+
+
+def _taking_line(expression: ast.expr, frame: Frame, sources: Sources) -> int:
+    """The line of the frame's function that takes a lock; where another function takes it, the current one."""
+    function, line = sources.function(frame), int(getattr(expression, "lineno", 0))
+    first, last = getattr(function, "lineno", 1), getattr(function, "end_lineno", None) or frame.line
+    return line if first <= line <= min(last, frame.line) else frame.line
 
 
 def _loops(expression: ast.expr, frame: Frame, sources: Sources) -> bool:

@@ -126,13 +126,15 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
         return "not_woken" if last.wait.get("completed") else _NEVER.get(last.kind, last.kind)
     if last.wait.get("polls"):
         # A polling loop may be normal, unless another process waits for it.
-        return "polling" if len(way) > 1 else "unknown"
+        return "polling" if len(way) > 1 else "possible"
     if last.kind == "sleep" and len(way) > 1 and sleeps_again(last.wait) and _completes(way[-2], last):
         return "busy"
     return last.kind or "busy"
 
 
 def _fix(way: Sequence[Node], kind: str, *, ring: bool) -> str:
+    if not ring and (who := way[-1].stopped_as):
+        return f"inspect it: rldbg attach {who}; resume it: rldbg continue {who}"
     if not ring:
         return _FIXES.get(kind, "")
     if any(node.wait.get("handles") for node in way):

@@ -19,7 +19,8 @@ def lock_edges(wait: WaitFacts, stack: WaitFacts, node: Node, stacks: Sequence[W
                 if choice["key"] and held["key"] == choice["key"]:
                     identity = entry_id(entry, holder)
                     where = place_text(held)
-                    taken = f"holds it (as `{held['name']}`, in {where})"
+                    name = f"as `{held['name']}`, " if held["name"] != choice["name"] else ""
+                    taken = f"holds it ({name}taken in {where})"
                     edge = Edge(identity, taken, passes=not held.get("loops", True))
                     found = [edge] if choice.get("owner") else [*found, edge]
         if found:

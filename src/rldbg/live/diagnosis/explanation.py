@@ -13,11 +13,12 @@ from rldbg.live.diagnosis.process_nodes import AT_THE_MOMENT
 from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks
 from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, users_frame
 from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
-from rldbg.live.diagnosis.wait_nodes import nodes_of, rest_where_meant
+from rldbg.live.diagnosis.wait_nodes import nodes_of, rest_where_meant, without_library_tasks
 from rldbg.live.diagnosis.wait_words import clause, sentence
 
 _SENTENCES = 20
 LOOKS_APART_S = 1.0
+_NO_CAUSE = ("none", "possible", "unknown")
 # Counters of collectives say more about these waits than stacks.
 _IN_COLLECTIVES = frozenset({"collective", "cuda"})
 
@@ -38,14 +39,16 @@ def explain(
     collectives = diagnose_stacks(before, known) if any(stack.get("groups") for stack in known) else None
     nodes = join_nccl(nodes_of(known), known)
     seen = any(node.kind == "collective" for node in nodes)
-    if collectives is not None and (collectives.kind == "unknown" or (collectives.kind == "odd" and seen)):
+    if collectives is not None and (collectives.kind == "none" or (collectives.kind == "odd" and seen)):
         # Counters do not include operations that were started earlier and are waited for in C.
         collectives = None
     if ray:
         from rldbg.live.diagnosis.ray_nodes import join_ray
 
         nodes = join_ray(nodes, known, ray)
-    joined = join_ranks(nodes, known, judged=collectives.ranks if collectives is not None else None)
+    joined = join_ranks(
+        without_library_tasks(nodes), known, judged=collectives.ranks if collectives is not None else None
+    )
     graph = WaitGraph(rest_where_meant(joined, known))
     ways = [way for way in graph.ways() if collectives is None or way[-1].kind not in _IN_COLLECTIVES]
     if collectives is not None:
@@ -112,7 +115,7 @@ def _nothing_hangs(nodes: Sequence[Node]) -> str:
 def _with_deaths(found: HangDiagnosis, graph: WaitGraph, ray: Mapping[str, Any]) -> HangDiagnosis:
     """Adds who died or failed in a Ray cluster. A loop that asks Ray for progress while all workers are idle has no
     other reason to last."""
-    if not ray or found.kind != "unknown":
+    if not ray or found.kind not in _NO_CAUSE:
         return found
     from rldbg.live.diagnosis.ray_queues import lost_users
 
@@ -123,6 +126,13 @@ def _with_deaths(found: HangDiagnosis, graph: WaitGraph, ray: Mapping[str, Any])
         words = f"{clause(asking[0])}; all workers are idle; {'; '.join(lost)}"
         return replace(found, verdict=words, kind="ended", where=asking[0].label)
     return replace(found, evidence=(*found.evidence, *lost))
+
+
+def _unfounded(nodes: Sequence[Node], unanswered: Sequence[str]) -> str:
+    """What it is called that no cause of a hang was found: whether there is none, or it cannot be told."""
+    if unanswered or any(node.kind == "unknown" for node in nodes):
+        return "unknown"
+    return "possible" if any(node.wait.get("polls") for node in nodes) else "none"
 
 
 def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> HangDiagnosis:
@@ -138,7 +148,7 @@ def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> HangDiagnosis:
     words = "; ".join(clause(node) for node in (gone or shown)[:3])
     return HangDiagnosis(
         words if gone else f"{_nothing_hangs(shown)}: {words}",
-        gone[0].gone if gone else "unknown",
+        gone[0].gone if gone else _unfounded(shown, unanswered),
         tuple(sorted({node.rank for node in gone if node.rank is not None})),
         tuple(unanswered),
         where=", ".join(node.label for node in (gone or shown)[:3]),

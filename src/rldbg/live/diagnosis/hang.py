@@ -30,9 +30,9 @@ class HangDiagnosis:
 
     def to_finding(self) -> Finding:
         # Healthy jobs wait for their GPU most of the time.
-        harmless = self.kind in ("moving", "unknown", "computing", "busy", "cuda")
+        harmless = self.kind in ("none", "moving", "unknown", "possible", "computing", "busy", "cuda")
         return Finding(
-            id=f"hang.{self.kind}",
+            id="no_hang" if self.kind == "none" else f"hang.{self.kind}",
             severity=Severity.INFO if harmless else Severity.ERROR,
             where=self.where or (_ranks(self.ranks) if self.ranks else "all ranks"),
             evidence=self.evidence,
@@ -156,7 +156,7 @@ def _together(views: Mapping[int, RankView]) -> HangDiagnosis:
             return HangDiagnosis(
                 f"no rank waits in a collective; the rank that differs: {where}", "odd", tuple(sorted(few))
             )
-    return HangDiagnosis("no rank waits for another", "unknown", ())
+    return HangDiagnosis("no rank waits for another", "none", ())
 
 
 def _whereabouts(rank: int, views: Mapping[int, RankView]) -> str:
@@ -188,7 +188,7 @@ def _absent_fix(view: RankView | None) -> str:
     if view is None or view.state in ("exited", "crashed", "lost"):
         return "find out why it ended: its crash file, or `rldbg doctor` on its log"
     if view.state == "stopped":
-        return f"resume it: rldbg continue {view.who}"
+        return f"inspect it: rldbg attach {view.who}; resume it: rldbg continue {view.who}"
     if view.state == "suspended":
         return "resume it: kill -CONT PID on its host (`rldbg ps` shows both)"
     return f"inspect it: rldbg attach {view.who}"

@@ -117,15 +117,21 @@ def _fate(stack: WaitFacts) -> dict[str, Any]:
     where = place_text(stack.get("raised_at")) or _stopped_place(stack)
     if message and (state in ("crashed", "exited") or stack.get("reason") == "exception"):
         held = ", and is held for inspection" if state == "stopped" else ""
-        return {"activity": f"raised {message}" + (f" at {where}" if where else "") + held, "gone": "raised"}
+        activity = f"raised {message}" + (f" at {where}" if where else "") + held
+        return {"activity": activity, "gone": "raised"} | _stopped_as(stack)
     if stack.get("lost") or state in ("exited", "gone"):
         how = f" ({exit_text(str(stack['exit']))})" if stack.get("exit") else ""
         return {"activity": f"has ended{how}", "gone": "ended"}
     if stack.get("suspended"):
         return {"activity": "is suspended by a signal (SIGSTOP)", "gone": "suspended"}
     if state == "stopped":
-        return {"activity": f"is stopped by the debugger at {where}", "gone": "paused"}
+        return {"activity": f"is stopped by the debugger at {where}", "gone": "paused"} | _stopped_as(stack)
     return {}
+
+
+def _stopped_as(stack: WaitFacts) -> dict[str, str]:
+    """The name for `rldbg attach`; the one that the user gave a process is added to it in brackets."""
+    return {"stopped_as": str(stack["who"]).partition(" (")[0]} if stack.get("state") == "stopped" else {}
 
 
 def _stopped_place(stack: WaitFacts) -> str:

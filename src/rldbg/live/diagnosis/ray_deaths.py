@@ -1,9 +1,17 @@
 """How often Ray has started an actor again, and why one has died."""
 
+import re
+
+from rldbg.agent.waits import is_users
 from rldbg.live.diagnosis.wait_graph import WaitFacts
+from rldbg.live.diagnosis.wait_words import place_text
 
 # As several versions of Ray say it.
 _ASKED = ("out of scope", "all references to the actor were removed", "ray.kill")
+_DETAIL = "Worker exit detail: "
+_EXIT_CODE = re.compile(r"with an exit code (-?\d+)")
+_LINE = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
+_SHOWN = 200
 
 
 def times_restarted(actor: WaitFacts) -> str:
@@ -13,14 +21,44 @@ def times_restarted(actor: WaitFacts) -> str:
 
 def died_unasked(actor: WaitFacts) -> bool:
     """Whether an actor died unexpectedly: not because its last handle was dropped, or it was told to end."""
-    return not any(words in death_cause(actor) for words in _ASKED)
+    return not any(words in _told_by_ray(actor) for words in _ASKED)
 
 
 def death_cause(actor: WaitFacts) -> str:
+    fatal, constructor = actor.get("fatal") or {}, _raised_by_constructor(actor)
+    if fatal:
+        return f"its process was ended by {fatal['signal']}{_at(str(fatal['trace']), innermost_first=True)}"
+    if constructor:
+        return constructor
+    told = _told_by_ray(actor)
+    _, has_detail, detail = told.partition(_DETAIL)
+    if "connection error code" in detail:
+        why = "it was killed (as by the kernel when memory is short), or called os._exit"
+        return f"its process has ended without a word: {why}"
+    if has_detail and (code := _EXIT_CODE.search(detail)) is not None:
+        asked = " after exit_actor()" if "exit_actor" in detail else ""
+        return f"its process has ended (exit code {code[1]}){asked}"
+    return (detail or told or "no reason is recorded").partition("\n")[0].partition(" Some common causes")[0][:_SHOWN]
+
+
+def _told_by_ray(actor: WaitFacts) -> str:
     causes = actor.get("death_cause")
-    if not isinstance(causes, dict):
-        return "no reason is recorded"
-    for value in causes.values():
-        if isinstance(value, dict) and value.get("error_message"):
-            return str(value["error_message"]).strip().partition("\n")[0].partition(" Some common causes")[0][:200]
-    return "no reason is recorded"
+    values = causes.values() if isinstance(causes, dict) else ()
+    texts = [str(value["error_message"]) for value in values if isinstance(value, dict) and value.get("error_message")]
+    return texts[0].strip() if texts else ""
+
+
+def _raised_by_constructor(actor: WaitFacts) -> str:
+    causes = actor.get("death_cause")
+    context = causes.get("creation_task_failure_context") if isinstance(causes, dict) else None
+    trace = str((context or {}).get("formatted_exception_string") or "").strip()
+    return f"its constructor raised {trace.splitlines()[-1][:_SHOWN]}{_at(trace)}" if trace else ""
+
+
+def _at(trace: str, *, innermost_first: bool = False) -> str:
+    """The innermost line of the user's code in a traceback."""
+    own = [found for found in _LINE.findall(trace) if is_users(found[0])]
+    if not own:
+        return ""
+    file, line, function = own[0 if innermost_first else -1]
+    return f" at {place_text({'file': file, 'line': line, 'function': function})}"

@@ -7,7 +7,7 @@ from typing import Any
 from rldbg.agent import Message, snake_case
 from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.lost_waits import DUTIES
-from rldbg.live.diagnosis.ray_deaths import death_cause, times_restarted
+from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, times_restarted
 from rldbg.live.diagnosis.ray_queues import lost_users, queue_actor
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
@@ -16,7 +16,7 @@ from rldbg.live.diagnosis.wait_words import clause
 _LOOP_THREAD = "AsyncIO Thread"
 """What Ray calls the thread that runs the coroutines of an async actor."""
 _DONE = frozenset({"FINISHED", "FAILED"})
-_CREATION = "ACTOR_CREATION_TASK"
+_CREATION, _NORMAL = "ACTOR_CREATION_TASK", "NORMAL_TASK"
 _ID_LENGTH = 48
 _REMOTE = re.compile(r"(\w+)(?:\.options\(.*\))?\.remote\(")
 _GET_ACTOR = re.compile(r"""get_actor\(['"]([^'"]+)['"]""")
@@ -118,6 +118,7 @@ class _Joining:
             for other in others
             if not other.background
         ]
+        node.edges += self._edges_to_absent(node, methods) if not node.edges else []
         full = f"{' and '.join(sorted(methods))} cannot be called either: its actor runs as many calls as it can"
         reasons = (
             [full] if node.id[:2] in self._full else [*self._missing_callers(node, methods), *lost_users(self._ray)]
@@ -126,20 +127,63 @@ class _Joining:
         node.wait = {**node.wait, "lost": lost if not node.edges else ""}
 
     def _missing_callers(self, node: Node, methods: set[str]) -> list[str]:
-        """Actors of the same class as those that wait in one of the methods, which have not called it."""
+        """Actors of the same class as those that wait in one of the methods, which do something else."""
+        waiting = self._waiting_in(node, methods)
+        alive = [actor for actor in self._alike(waiting) if actor["state"] == "ALIVE"]
+        fronts = [self._worker(self._place(actor["node_id"], actor["pid"]), "") for actor in alive]
+        method = " or ".join(sorted(methods))
+        return [f"{front.label} has not called {method}: {_state(front)}" for front in fronts[:3] if front is not None]
+
+    def _edges_to_absent(self, node: Node, methods: set[str]) -> list[Edge]:
+        """Actors and tasks of the same kind as those that wait in one of the methods, which have not come there because
+        they have no process or wait themselves."""
+        waiting = self._waiting_in(node, methods)
+        absent = [each for actor in self._alike(waiting) if (each := self._stuck(actor)) is not None]
+        here = {t["name"] for t in self._running_in(waiting) if t["type"] == _NORMAL}
+        absent += [
+            self._task_node(task)
+            for task in self._tasks.values()
+            if task["name"] in here and task["type"] == _NORMAL and task["state"] == "PENDING_NODE_ASSIGNMENT"
+        ]
+        ended_by = f" ({node.wait['guard']} is needed)" if node.wait.get("guard") else ""
+        method = " or ".join(sorted(methods))
+        return [Edge(each.id, f"has not called {method}{ended_by}") for each in absent if each.gone or each.waits]
+
+    def _waiting_in(self, node: Node, methods: set[str]) -> set[Id]:
+        """Processes that wait for one of these methods, which the process of the node runs."""
         runs = {f"runs {each}" for each in methods}
-        waiting = {
+        return {
             each.id[:2]
             for each in self._nodes
             if any(edge.target[:2] == node.id[:2] and edge.relation in runs for edge in each.edges)
         }
-        alive = [actor for actor in self._ray["actors"] if actor["state"] == "ALIVE"]
-        places = {actor["actor_id"]: self._place(actor["node_id"], actor["pid"]) for actor in alive}
-        classes = {actor["class_name"] for actor in alive if places[actor["actor_id"]] in waiting}
-        missing = [a for a in alive if a["class_name"] in classes and places[a["actor_id"]] not in waiting]
-        fronts = [self._worker(places[actor["actor_id"]], "") for actor in missing]
-        method = " or ".join(sorted(methods))
-        return [f"{front.label} has not called {method}: {_state(front)}" for front in fronts[:3] if front is not None]
+
+    def _alike(self, processes: set[Id]) -> list[WaitFacts]:
+        """Other actors of the classes that run in these processes."""
+        places = {actor["actor_id"]: self._process_of(actor) for actor in self._ray["actors"]}
+        classes = {actor["class_name"] for actor in self._ray["actors"] if places[actor["actor_id"]] in processes}
+        every = [actor for actor in self._ray["actors"] if actor["class_name"] in classes]
+        return [actor for actor in every if places[actor["actor_id"]] not in processes]
+
+    def _stuck(self, actor: WaitFacts) -> Node | None:
+        """What keeps an actor from its work: it has no process, or waits in its constructor or elsewhere."""
+        if (process := self._process_of(actor)) is not None:
+            found = self._worker(process, "__init__")
+            return found if found is not None and found.waits else None
+        again = [each for each in self._ray["actors"] if each["name"] and each["name"] == actor["name"]]
+        return self._actor_node(actor) if again in ([], [actor]) and died_unasked(actor) else None
+
+    def _process_of(self, actor: WaitFacts) -> tuple[Any, Any] | None:
+        """The process of an actor that lives or is in its constructor."""
+        if actor["state"] == "ALIVE":
+            return self._place(actor["node_id"], actor["pid"])
+        created = [t for t in self._tasks.values() if t["type"] == _CREATION and t["actor_id"] == actor["actor_id"]]
+        places = [self._place(t["node_id"], t["worker_pid"]) for t in created if "RUNNING" in t["state"]]
+        return places[0] if places and actor["state"] != "DEAD" else None
+
+    def _running_in(self, processes: set[Id]) -> list[WaitFacts]:
+        every = [task for task in self._tasks.values() if task["state"].startswith("RUNNING")]
+        return [task for task in every if self._place(task["node_id"], task["worker_pid"]) in processes]
 
     def _retries(self, node: Node) -> None:
         """A loop that calls a method again and again whose actor has died."""

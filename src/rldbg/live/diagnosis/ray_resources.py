@@ -50,19 +50,24 @@ class RayResources:
         return [name for name, amount in wanted.items() if all(free.get(name, 0) < amount for free in alive)]
 
     def _users(self, scarce: Sequence[str]) -> str:
-        """The users of what is scarce: live actors, tasks that run and do not wait, and placement groups, also unused
-        ones."""
-        actors = [actor for actor in self._ray["actors"] if actor["state"] == "ALIVE"]
+        """The users of what is scarce: actors that live or are in their constructor, tasks that run and do not wait,
+        and placement groups, also unused ones."""
+        constructors = [task for task in self._ray["tasks"] if task["type"] == "ACTOR_CREATION_TASK"]
+        creating = {task["actor_id"] for task in constructors if task["state"].startswith("RUNNING")}
+        actors = [a for a in self._ray["actors"] if a["state"] == "ALIVE" or a["actor_id"] in creating]
         tasks = [task for task in self._ray["tasks"] if task["state"] == "RUNNING" and task["type"] == "NORMAL_TASK"]
         using = Counter(
-            str(each["name"] or each.get("class_name"))
+            (str(each["name"] or each.get("class_name")), _amounts(used))
             for each in (*actors, *tasks)
             # Those in a placement group have it from there.
-            if not each["placement_group_id"] and any((each["required_resources"] or {}).get(name) for name in scarce)
+            if not each["placement_group_id"] and (used := _only(scarce, each["required_resources"] or {}))
         )
         groups = [group for group in self._ray["placement_groups"] if group["state"] == "CREATED"]
-        using.update(group_label(group) for group in groups if any(_all_bundles(group).get(name) for name in scarce))
-        words = [f"{name} ({count} times)" if count > 1 else name for name, count in using.most_common()]
+        using.update((group_label(g), _amounts(used)) for g in groups if (used := _only(scarce, _all_bundles(g))))
+        words = [
+            f"{name} ({count} times {amounts})" if count > 1 else f"{name} ({amounts})"
+            for (name, amounts), count in using.most_common()
+        ]
         return f"; in use by {listed(sorted(words))}" if using else ""
 
     def lack_of_group(self, group: WaitFacts) -> str:
@@ -118,6 +123,10 @@ def _most(nodes: Iterable[WaitFacts], what: str, name: str) -> float:
 
 def _of(name: str, free: float, total: float) -> str:
     return f"{_amount(name, free)} of {_amount(name, total)} {name}"
+
+
+def _only(names: Sequence[str], resources: Mapping[str, float]) -> dict[str, float]:
+    return {name: amount for name in names if (amount := resources.get(name))}
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

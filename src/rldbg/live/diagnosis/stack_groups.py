@@ -70,8 +70,8 @@ def _shown_threads(stack: Message) -> list[Message]:
 
 def _others(stack: Message, first: Message) -> list[Message]:
     others = [t for t in stack.get("threads") or [] if t is not first and not t.get("background", True)]
-    tasks = [task | {"thread": f"task {task['task']}", "main": False} for task in stack.get("tasks") or []]
-    return [*others, *tasks]
+    own = [task for task in stack.get("tasks") or [] if not task.get("background")]
+    return [*others, *(task | {"thread": f"task {task['task']}", "main": False} for task in own)]
 
 
 def raised_frames(stack: Message) -> list[Message]:

@@ -26,7 +26,7 @@ class Node:
 
     `activity` is what it does where it does not wait; `gone`, in one word, why it will not continue. `background`
     threads run no code of the user; a library started the task that `serves`; `calls` are methods of Ray actors that
-    its current functions call."""
+    its current functions call. `stopped_as` is what the debugger calls it while it is stopped."""
 
     id: Id
     label: str
@@ -41,6 +41,7 @@ class Node:
     serves: bool = False
     users_line: bool = True
     calls: frozenset[str] = frozenset()
+    stopped_as: str = ""
     edges: "list[Edge]" = field(default_factory=list)
 
     @property

@@ -49,6 +49,22 @@ def rest_where_meant(nodes: Sequence[Node], stacks: Sequence[WaitFacts]) -> Sequ
     return nodes
 
 
+def without_library_tasks(nodes: list[Node]) -> list[Node]:
+    """Tasks that asyncio made for results of Ray (`gather`, `wait_for`) are no code of the user: who awaits only such
+    ones waits for these results."""
+    known = {node.id: node for node in nodes}
+    for node in nodes:
+        awaited = [known[edge.target] for edge in node.edges if edge.target in known]
+        made = [each for each in awaited if each.background and "task" in each.id and each.kind == "ray_get"]
+        if node.kind != "task" or node.background or not made or len(made) < len(awaited):
+            continue
+        first, others = made[0].wait, len(made) - 1
+        more = f" and {others} more" if others else ""
+        node.wait = {**first, "text": f"{thing(first)}{more}"}
+        node.edges = [edge for each in made for edge in each.edges]
+    return nodes
+
+
 def _paced(stack: WaitFacts) -> bool:
     """Whether the main thread sleeps between rounds, without looking for anything that others should do."""
     mains = [thread["wait"] for thread in stack.get("threads") or [] if thread["main"] and "wait" in thread]

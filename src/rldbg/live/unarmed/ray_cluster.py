@@ -7,9 +7,11 @@ Stacks are taken by one short task per node, which needs no free CPU and nothing
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rldbg.core import IncompleteDataError, PrerequisiteError, UnreachableError, join_ray
@@ -19,6 +21,8 @@ _CHILD_S = 240.0
 _NODE_S = 90
 _LIMIT = 10_000
 _IDS = ["actor_id", "owner_id", "job_id", "node_id", "placement_group_id", "worker_id"]
+_SIGNAL = re.compile(r"\*\*\* (SIG[A-Z]+) received")
+_MOST_READ = 100_000
 _STARTED = ("ALIVE", "RESTARTING")
 _KEPT = {
     "tasks": "task_id name state func_or_class_name actor_id parent_task_id node_id worker_id worker_pid type job_id "
@@ -138,6 +142,7 @@ def _view(ray: Any) -> dict[str, Any]:
         # The newest attempt of a task that Ray tries again is the last one.
         view[kind] = _without_own(sorted(found, key=lambda row: row.get("attempt_number") or 0), own)
     _place_constructors(view)
+    _note_signals(view, _logs())
     return view
 
 
@@ -147,6 +152,27 @@ def _place_constructors(view: Mapping[str, Any]) -> None:
         if row["worker_pid"] and not row["node_id"]:
             nodes = {worker["node_id"] for worker in view["workers"] if worker["pid"] == row["worker_pid"]}
             row["node_id"] = nodes.pop() if len(nodes) == 1 else None
+
+
+def _note_signals(view: Mapping[str, Any], logs: Path | None) -> None:
+    """Ray does not tell which signal ended the process of an actor; Python's fault handler writes it into the log of
+    the worker, with the line. Only logs of this node can be read."""
+    for actor in view["actors"]:
+        if actor["state"] != "DEAD" or not actor["pid"] or logs is None:
+            continue
+        for file in logs.glob(f"worker-*-{actor['pid']}.err"):
+            said = file.read_text(errors="replace")[-_MOST_READ:]
+            signals = _SIGNAL.findall(said)
+            _, fatal, trace = said.partition("Fatal Python error")
+            if signals and fatal:
+                # The threads after the current one only show where they were.
+                actor["fatal"] = {"signal": signals[-1], "trace": trace.partition("\nThread ")[0]}
+
+
+def _logs() -> Path | None:
+    node = importlib.import_module("ray._private.worker")._global_node
+    folder = Path(node.get_logs_dir_path()) if node is not None else None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def _without_own(rows: list[dict[str, Any]], job: str) -> list[dict[str, Any]]:
