@@ -30,11 +30,12 @@ _SAYS_ENOUGH = re.compile(r": .{0,400}\w+\W+\w+\W+\w+")
 _ANNOUNCED_LINES = 15
 """What is printed this shortly before a traceback may be the reason for it."""
 _TAIL_LINES = 8
+_HEADER_LINES = 2
 
 
 def bystanders_of(causes: Sequence[Sighting], evidence: LogEvidence, library: Library) -> list[Sighting]:
     """Those of the causes that the end of their process does not contain, where that end says what was wrong."""
-    told = reported(evidence.failures)
+    told = [*reported(evidence.failures), *_announced(evidence, library)]
     ends = [failure for failure in evidence.failures if _is_end(failure, told, evidence)]
     return [
         cause
@@ -42,6 +43,18 @@ def bystanders_of(causes: Sequence[Sighting], evidence: LogEvidence, library: Li
         if cause.entry.category not in FROM_OUTSIDE
         and all(any(_is_beside(hit, end, told, evidence) for end in ends) for hit in cause.hits)
         and not any(_is_effect(name, cause, library) for end in ends for name in end.known_as)
+    ]
+
+
+def _announced(evidence: LogEvidence, library: Library) -> list[Failure]:
+    """The exceptions under the line of a symptom: an engine or a server that ends writes above it that it does."""
+    headers = {
+        (hit.place.file, hit.place.line) for hit in evidence.hits if library.entries[hit.entry].role is Role.SYMPTOM
+    }
+    return [
+        failure
+        for failure in evidence.failures
+        if any((failure.place.file, failure.place.line - above) in headers for above in range(_HEADER_LINES + 1))
     ]
 
 
@@ -56,14 +69,19 @@ def late_ones(errors: Sequence[Sighting], evidence: LogEvidence) -> list[Sightin
     ]
 
 
+def says_itself(failure: Failure) -> bool:
+    """Whether an exception says what was wrong, and that is nothing that another failure brings about."""
+    is_telling = _SAYS_ENOUGH.search(failure.headline) and not _OF_OTHERS.search(failure.headline)
+    return bool(failure.frames and is_telling) and not (is_wrapper(failure) or failure.kind == HEADLESS)
+
+
 def _is_end(failure: Failure, told: Sequence[Failure], evidence: LogEvidence) -> bool:
     """Whether an exception ended its process, or the task that its caller waited for, and says itself what was
     wrong."""
     return (
         (is_uncaught(failure) or failure in told)
-        and not (failure.chained or failure.warned or is_wrapper(failure) or failure.kind == HEADLESS)
-        and bool(_SAYS_ENOUGH.search(failure.headline))
-        and not _OF_OTHERS.search(failure.headline)
+        and not (failure.chained or failure.warned)
+        and says_itself(failure)
         and not is_closing(failure)
         and not has_survived(evidence, replace(failure, last=None))
     )

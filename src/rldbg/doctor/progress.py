@@ -44,6 +44,10 @@ _FULL_COUNT = re.compile(
     rb"(?:tep|teration|poch|pdate)s?(?:/\w{1,20})?[\"']?[ :=#\"']{1,12}(\d{1,9}) {0,8}/ {0,8}\1(?!\d)"
 )
 """The last of all steps; on a line with the results of the step."""
+_LAST_COUNT = re.compile(
+    rb"(?:tep|teration|poch|pdate|pisode|ollout)s?(?:/\w{1,20})?[\"']?[ :=#\"'\[]{1,12}(\d{1,9}) {0,8}/ {0,8}\1(?!\d)"
+)
+"""A counter that has reached its total."""
 _RESULT = re.compile(rb"(?i)loss|reward")
 _OWN_DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of steps has been reached")
 """What trainers themselves print when all steps are done."""
@@ -67,7 +71,7 @@ _SAID_FINAL = re.compile(
 """What is told at the end of a run that went well."""
 _SAID_ZERO = re.compile(
     rb"(?i)(?<![\w-])(?:exit(?:ed|s)?|finished|returned)(?: with)?(?: exit| return)?(?: code| status)?"
-    rb"[ :=]{1,3}\(?0(?![\d.\w])"
+    rb"[ :=]{1,3}\(?0(?!\.?\w)"
 )
 _WORK = re.compile(
     rb"(?:(?:^|[\r\n])[ \t]{0,4}|[\]:|>.;,)-] )"
@@ -106,6 +110,8 @@ class LogProgress:
     """Where the last results of a run are told."""
     said_zero: list[int] = field(default_factory=list)
     """Where a program is said to have ended with exit code 0."""
+    last_count: int = -1
+    """The last place where a counter has reached its total: its last step has begun, or is done."""
     tests_done: int = -1
     """Where tests have run, of which some failed: what came before was caught by them."""
     last_work: int = -1
@@ -123,6 +129,7 @@ class LogProgress:
             [at for at in self.said_done if begin <= at < end],
             [at for at in self.said_final if begin <= at < end],
             [at for at in self.said_zero if begin <= at < end],
+            self.last_count if begin <= self.last_count < end else -1,
             self.tests_done if begin <= self.tests_done < end else -1,
             self.last_work if begin <= self.last_work < end else -1,
             {pid: at for pid, at in self.served.items() if begin <= at < end},
@@ -228,6 +235,8 @@ def add_endings(progress: LogProgress, chunk_offset: int, data: bytes | bytearra
         start, stop = _line(data, match)
         if not _CLOSING_WORK.search(data, start, stop):
             progress.last_work = chunk_offset + stop
+    for match in _LAST_COUNT.finditer(data, begin, end):
+        progress.last_count = chunk_offset + match.start()
     for match in _TESTS_DONE.finditer(data, begin, end):
         progress.tests_done = chunk_offset + match.start()
     progress.done += [chunk_offset + _line(data, match)[1] for match in _OWN_DONE.finditer(data, begin, end)]

@@ -10,7 +10,7 @@ something failed, the cause is not in the logs.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from rldbg.doctor.bystanders import bystanders_of, late_ones
+from rldbg.doctor.bystanders import bystanders_of, late_ones, says_itself
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.echoes import is_only_repeated, original_of
 from rldbg.doctor.entries import Role
@@ -35,6 +35,8 @@ _RIGHT_BEFORE_S = 90.0
 _RIGHT_BEFORE_LINES = 15
 _MESSAGE_LINES = 8
 _HEADER_LINES = 2
+_OF_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionResetError", "BrokenPipeError")
+"""What processes raise when another one that they talk to is gone."""
 _CHAIN_LINES = 4
 """Between two tracebacks of a chain: the sentence that says so, and blank lines."""
 
@@ -63,7 +65,8 @@ def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) 
         causes = []
     symptoms = [s for s in errors if s not in causes and s not in bystanders]
     if not causes:
-        causes = _warned_causes(warnings, symptoms, library) or _family(unknown, evidence, symptoms, library)
+        warned = [] if unknown is not None and says_itself(unknown) else _warned_causes(warnings, symptoms, library)
+        causes = warned or _family(unknown, evidence, symptoms, library)
     notes += [s for s in warnings if s not in causes]
     return Judgement(
         causes=tuple(_ordered(causes, symptoms, library)),
@@ -317,10 +320,11 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
     stamps = [failure.place.stamp for failure in open_ones]
     timed = all(stamp is not None and stamps[0] is not None and stamp.comparable(stamps[0]) for stamp in stamps)
 
-    def order(failure: Failure) -> tuple[bool, bool, bool, bool, float, tuple[str, int]]:
+    def order(failure: Failure) -> tuple[bool, bool, bool, bool, bool, float, tuple[str, int]]:
         stamp = failure.place.stamp
         return (
             is_wrapper(failure),
+            failure.kind.rpartition(".")[2] in _OF_PEERS,
             failure.warned,
             has_survived(evidence, replace(failure, last=None)),
             failure.chained,

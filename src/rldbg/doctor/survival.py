@@ -142,6 +142,8 @@ def _is_trusted(evidence: LogEvidence, file: str, at: int) -> bool:
     if at in progress.done:
         return True
     fatal = [f.place for f in evidence.failures if f.place.file == file and _is_fatal(f)]
+    if at in progress.said_zero and -1 < progress.last_count < at:
+        return not any(progress.last_count < place.offset for place in fatal)
     fatal += [ending.place for ending in evidence.endings if ending.place.file == file and ending.is_crash]
     before = [place.offset for place in fatal if place.offset < at]
     if any(not progress.went_on_after(offset, until=at) for offset in before):

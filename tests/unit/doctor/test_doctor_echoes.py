@@ -137,3 +137,40 @@ ValueError: the list of 30 samples is not divisible by 8
         kind="ValueError", method="run", file="/w/data.py", function="split", said=timeout.splitlines()[-1]
     )
     assert ids(verdict(lost + behind(WORKER, timeout) + told)) == ["nccl-ib-completion-error"]
+
+
+def test_a_warning_does_not_explain_an_exception_that_says_itself_what_was_wrong(verdict):
+    full = "(raylet) /tmp/ray/session_1 is over 95% full, available space: 1 GB; capacity: 300 GB.\n"
+    engine = "(Engine pid=9) ERROR 05-05 10:00:00 [core.py:1079] "
+    failed = """EngineCore failed to start.
+Traceback (most recent call last):
+  File "/v/frob/core.py", line 1050, in run_engine_core
+    engine_core = EngineCoreProc(*args, **kwargs)
+ValueError: Frobnicator kernels need block size 64, got 48
+"""
+    ended = (
+        "(Api pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+    )
+    found = verdict(full + behind(engine, failed) + ended)
+    assert "ray-disk-nearly-full" not in ids(found)
+    lost = (
+        "(W pid=31) n3:31:77 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.3<55640> with status=12 opcode=0\n"
+    )
+    found = verdict(lost + behind(engine, failed) + ended)
+    assert "nccl-ib-completion-error" not in ids(found)
+
+
+def test_what_processes_raise_when_a_peer_is_gone_is_not_the_first_exception(verdict):
+    shape = """Traceback (most recent call last):
+  File "/w/train.py", line 10, in <module>
+    main()
+  File "/w/{file}.py", line 8, in {function}
+    run()
+{said}
+"""
+    gone = shape.format(
+        file="train", function="main", said="torch.distributed.DistBackendError: NCCL communicator was aborted"
+    )
+    own = shape.format(file="frob", function="fit", said="FrobError: the frob of 12 does not fit 13")
+    found = verdict(behind("[rank0]: ", gone) + behind("[rank3]: ", own))
+    assert found.first_error.headline == "FrobError: the frob of 12 does not fit 13"

@@ -303,3 +303,13 @@ def test_what_tests_print_before_those_that_failed_are_told_was_caught_by_them(v
     failed = report + "E       assert [-1, 1] == [0, 1]\n========================= 1 failed, 11 passed in 3.21s ====\n"
     found = verdict("ERROR    trainer:trainer.py:80 " + OOM + failed)
     assert (found.verdict, found.root_causes) == ("unknown", ())
+
+
+def test_exit_code_0_after_the_last_of_all_steps_outweighs_how_the_rest_was_ended(verdict):
+    headers = steps(1, 6, "===== Step {}/6 =====\n")
+    ended = "slurmstepd: error: *** STEP 991.2 ON n1 CANCELLED AT 2026-05-05T12:00:10 ***\n"
+    zero = "Command finished with exit code 0. Shutting down\n"
+    assert verdict(headers + ended + zero).verdict == "healthy"
+    assert verdict(headers + ended).verdict != "healthy"
+    assert verdict(headers + UNCAUGHT + zero).verdict != "healthy"
+    assert verdict(steps(1, 4, "===== Step {}/6 =====\n") + ended + zero).verdict != "healthy"
