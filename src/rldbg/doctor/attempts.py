@@ -1,7 +1,8 @@
 """Several runs of a program in one log, one after another: each is judged by itself, and the last one decides.
 
 A run begins where the first lines of the log, or the line that launches the program, come again, or where a supervisor
-says that it restarts it; and only if the run before it had ended, by a failure or by being done.
+says that it restarts it; and only if the run before it had ended, by a failure or by being done. It also begins where
+a counter stands lower after an exception that nothing caught.
 """
 
 import re
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from rldbg.doctor.entries import Role
-from rldbg.doctor.evidence import LogEvidence, RunStart
+from rldbg.doctor.evidence import Failure, LogEvidence, RunStart
 from rldbg.doctor.failures import skeleton
 from rldbg.doctor.library import Library
 from rldbg.doctor.progress import LogProgress
@@ -86,12 +87,23 @@ def attempts_in(evidence: LogEvidence, library: Library) -> tuple[list[Attempt],
     """The earlier runs in the logs, in order, and the evidence without them."""
     earlier: list[Attempt] = []
     for file, starts in evidence.starts.items():
-        bounds = list(_bounds(evidence, library, file, starts))
+        begun = sorted({*starts, *_counted_back(evidence, file)})
+        bounds = list(_bounds(evidence, library, file, begun))
         for (begin, line), (end, _line) in pairwise(bounds):
             earlier.append(Attempt(file, line, _part(evidence, file, begin, end)))
         if len(bounds) > 1:
             evidence = _since(evidence, file, bounds[-1][0])
     return earlier, evidence
+
+
+def _counted_back(evidence: LogEvidence, file: str) -> Iterator[RunStart]:
+    """Where a counter stands lower, and counts on, after an exception that nothing caught: the program runs again."""
+    progress = evidence.progress.get(file, LogProgress())
+    for failure in evidence.failures:
+        if failure.place.file == file and is_uncaught(failure) and progress.counts_again_after(failure.place.offset):
+            held = [hit.place.offset for hit in evidence.hits if holds(failure, hit)]
+            end = max((failure.place.offset, *held)) + 1
+            yield RunStart(end, failure.place.line + failure.lines, "")
 
 
 def _bounds(
@@ -147,7 +159,14 @@ def _since(evidence: LogEvidence, file: str, begin: int) -> LogEvidence:
     return replace(
         evidence,
         hits=[hit for hit in evidence.hits if hit.place.file != file or hit.place.offset >= begin],
-        failures=[f for f in evidence.failures if f.place.file != file or f.place.offset >= begin],
+        failures=[later for f in evidence.failures if (later := _seen_since(f, file, begin))],
         endings=[f for f in evidence.endings if f.place.file != file or f.place.offset >= begin],
         progress=evidence.progress | {file: evidence.progress.get(file, LogProgress()).within(begin, 1 << 62)},
     )
+
+
+def _seen_since(failure: Failure, file: str, begin: int) -> Failure | None:
+    """A failure where it was seen since a place in a log, if it was."""
+    if failure.place.file != file or failure.place.offset >= begin:
+        return failure
+    return replace(failure, place=failure.last) if failure.last and failure.last.offset >= begin else None

@@ -162,6 +162,14 @@ class LogProgress:
                 return True
         return not begun and any(map(_counts_on, fresh))
 
+    def counts_again_after(self, offset: int) -> bool:
+        """Whether a counter stood lower after a place than before it, and counted on from there."""
+        return any(
+            before and len(after) > 1 and before[-1] > after[0] < after[1]
+            for values in self._by_name()
+            for before, after in [([v for at, v in values if at < offset], [v for at, v in values if at > offset])]
+        )
+
     @property
     def last_done(self) -> int:
         return max(self.done, default=-1)

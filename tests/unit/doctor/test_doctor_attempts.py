@@ -128,3 +128,13 @@ def test_a_loop_whose_rounds_fail_is_one_run(verdict):
     loop = "".join(f"round {number}: 64 answers judged\n{refused}" for number in range(1, 6))
     assert verdict(loop).earlier_runs == 0
     assert verdict(loop + "round 6: 64 answers judged\nround 7: 64 answers judged\n").verdict == "healthy"
+
+
+def test_a_counter_that_stands_lower_after_the_end_of_a_program_begins_a_run(verdict):
+    full = TRACE.format("OSError: [Errno 28] No space left on device: '/ckpt/step_4/model.safetensors'")
+    again = "".join(f"step {number} loss 0.4\n" for number in range(3, 5))
+    found = verdict(STEPS + OOM + "resuming\n" + again + full)
+    assert (ids(found), found.earlier_runs) == (["ckpt-write-failed"], 1)
+    same = verdict(STEPS + TRACE.format("FrobError: no frob") + again + TRACE.format("FrobError: no frob"))
+    assert same.first_error.headline == "FrobError: no frob"
+    assert verdict(STEPS + OOM + "step 5 loss 0.4\n").earlier_runs == 0
