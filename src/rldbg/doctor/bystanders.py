@@ -40,10 +40,16 @@ def bystanders_of(causes: Sequence[Sighting], evidence: LogEvidence, library: Li
     return [
         cause
         for cause in causes
-        if cause.entry.category not in FROM_OUTSIDE
+        if (cause.entry.category not in FROM_OUTSIDE or _was_raised(cause, evidence))
         and all(any(_is_beside(hit, end, told, evidence) for end in ends) for hit in cause.hits)
         and not any(_is_effect(name, cause, library) for end in ends for name in end.known_as)
     ]
+
+
+def _was_raised(cause: Sighting, evidence: LogEvidence) -> bool:
+    """Whether all lines of a cause are exceptions: those come from inside a process, whatever the topic."""
+    raised = [failure for failure in evidence.failures if not failure.is_crash]
+    return all(any(holds(failure, hit) for failure in raised) for hit in cause.hits)
 
 
 def _announced(evidence: LogEvidence, library: Library) -> list[Failure]:
@@ -97,7 +103,9 @@ def _is_beside(hit: Hit, end: Failure, told: Sequence[Failure], evidence: LogEvi
         return False
     below = hit.place.line - end.place.line
     apart = below < -_ANNOUNCED_LINES or below >= end.lines + _TAIL_LINES or not _same_process(hit.place, end.place)
-    return apart or (holder is not None and holder is not end)
+    progress = evidence.progress.get(hit.place.file)
+    counted = progress is not None and progress.went_on_after(hit.place.offset, until=end.place.offset)
+    return apart or counted or (holder is not None and holder is not end)
 
 
 def _same_process(one: LogPlace, other: LogPlace) -> bool:

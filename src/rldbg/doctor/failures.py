@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from string import ascii_letters
+from typing import NamedTuple
 
 from rldbg.doctor.cleaning import Line, Speaker, without_environment
 from rldbg.doctor.entries import ExceptionFamily, KnownFailure
@@ -174,7 +175,7 @@ def _lone_exception(window: LogWindow, place: LogPlace) -> Failure | None:
             return None
         break
     message = _message(found, window.above(3), list(window.below(_LINES_BELOW)))
-    return Failure(found[0], message, place, tuple(reversed(frames)))
+    return Failure(found.kind, message, place, tuple(reversed(frames)))
 
 
 def _is_frame_part(text: str) -> bool:
@@ -210,15 +211,22 @@ def _next_words(lines: Iterable[Line]) -> str:
     return "" if is_other else words[:300]
 
 
-def _message(found: tuple[str, str], above: Iterable[Line], below: Sequence[Line]) -> str:
+class _Raised(NamedTuple):
+    kind: str
+    message: str
+    goes_on: bool
+    """Its line ends with a colon: the message begins below."""
+
+
+def _message(found: _Raised, above: Iterable[Line], below: Sequence[Line]) -> str:
     """What an exception says; a bare AssertionError says what it asserted, from the code that is shown above it. What
     NCCL says itself stands below torch's words."""
-    kind, said = found
+    kind, said, goes_on = found
     if said.startswith("NCCL error") and (last := _last_error(below)):
         return f"{said[: 300 - len(last)]}; {_LAST_ERROR} {last}"
     code = (_LEVELLED.sub("", line.text.strip(), count=1).strip() for line in above)
     asserted = next((text[:300] for text in code if text.startswith("assert ")), "") if kind == "AssertionError" else ""
-    return said or asserted or _next_words(below[:2])
+    return said or asserted or (_next_words(below[:2]) if goes_on else "")
 
 
 def last_error(failure: Failure) -> str:
@@ -232,12 +240,12 @@ def _last_error(below: Sequence[Line]) -> str:
     return next((texts[number + 1][:200] for number in heads if number + 1 < len(texts)), "")
 
 
-def _as_exception(text: str) -> tuple[str, str] | None:
+def _as_exception(text: str) -> _Raised | None:
     stripped = text.strip()
     match = _EXCEPTION.match(stripped) or _EXCEPTION.match(_LEVELLED.sub("", stripped, count=1))
     if match is None or _WARNING_TYPES.search(match["type"]):
         return None
-    return match["type"], (match["message"] or "").strip()[:300]
+    return _Raised(match["type"], (match["message"] or "").strip()[:300], stripped.endswith(":"))
 
 
 def _traceback(window: LogWindow, place: LogPlace) -> Failure | None:
@@ -256,7 +264,7 @@ def _traceback(window: LogWindow, place: LogPlace) -> Failure | None:
         if found and (frames or is_remote) and not _is_shown_code(lines, number):
             message = _message(found, lines[max(0, number - 3) : number], lines[number + 1 : number + 1 + _LINES_BELOW])
             code = _failing_line(lines[:number])
-            failure = Failure(found[0], message, place, tuple(frames), code, number + 2, chained=_is_chained(window))
+            failure = Failure(found.kind, message, place, tuple(frames), code, number + 2, chained=_is_chained(window))
             return replace(failure, warned=is_warning(window.line.text))
         if TRACEBACK in line.text:
             break

@@ -35,8 +35,10 @@ _RIGHT_BEFORE_S = 90.0
 _RIGHT_BEFORE_LINES = 15
 _MESSAGE_LINES = 8
 _HEADER_LINES = 2
-_OF_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionResetError", "BrokenPipeError")
-"""What processes raise when another one that they talk to is gone."""
+_OF_PEERS = ("DistBackendError", "DistStoreError", "ConnectionResetError", "BrokenPipeError", "EOFError", "Empty")
+"""What processes raise when another one that they talk to, or wait for, is gone."""
+_THREAD = (" in _bootstrap", " in _bootstrap_inner")
+"""The first frame of what ended a thread or a child process: nothing caught it."""
 _CHAIN_LINES = 4
 """Between two tracebacks of a chain: the sentence that says so, and blank lines."""
 
@@ -130,8 +132,9 @@ def _was_handled(causes: Sequence[Sighting], unknown: Failure | None, evidence: 
     return (
         holder is not None
         and is_uncaught(unknown)
+        and not _is_of_peer(unknown)
         and bool(holder.frames)
-        and not is_uncaught(holder)
+        and not (is_uncaught(holder) or holder.frames[0].endswith(_THREAD))
         and not unknown.chained
         and unknown.place.speaker.pid == hit.place.speaker.pid
         and unknown.place.file == hit.place.file
@@ -247,7 +250,7 @@ def _family(
     unknown: Failure | None, evidence: LogEvidence, symptoms: Sequence[Sighting], library: Library
 ) -> list[Sighting]:
     """The family of an exception without an entry, unless something went wrong before it."""
-    if unknown is None or is_wrapper(unknown):
+    if unknown is None or is_wrapper(unknown) or _is_of_peer(unknown):
         return []
     entry = family_of(unknown, library.entries.values())
     if entry is None or entry.family is None or (entry.family.asked_last and not _ended_the_run(unknown, evidence)):
@@ -257,6 +260,10 @@ def _family(
     kind = kind_of(unknown, library.entries.values()) if entry.family.asked_last else None
     found = Sighting(entry, (hit,), survived=False, by_family=True, kind=None if kind is entry else kind)
     return [] if earlier else [found]
+
+
+def _is_of_peer(failure: Failure) -> bool:
+    return failure.kind.rpartition(".")[2] in _OF_PEERS
 
 
 def _ended_the_run(failure: Failure, evidence: LogEvidence) -> bool:
@@ -324,7 +331,7 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
         stamp = failure.place.stamp
         return (
             is_wrapper(failure),
-            failure.kind.rpartition(".")[2] in _OF_PEERS,
+            _is_of_peer(failure),
             failure.warned,
             has_survived(evidence, replace(failure, last=None)),
             failure.chained,

@@ -15,7 +15,7 @@ _FRAME_LINES = 6
 _FRAME = re.compile(r'(?P<file>[^"\s]+\.pyx?)"?, line \d+')
 
 _ADVICE = re.compile(
-    r"\b(?:may|might|could|can|possibl[ey]|potential(?:ly)?|likely|usually|often|sometimes|perhaps|maybe)\b"
+    r"\b(?:may(?! +\d)|might|could|can|possibl[ey]|potential(?:ly)?|likely|usually|often|sometimes|perhaps|maybe)\b"
     r"|\b(?:common (?:causes?|reasons?)|for (?:example|instance)|such as|in case|instead of|refer to|unless)\b"
     r"|\b(?:if (?:you|the|exit|this|it|there|your)|when (?:you|the)|check (?:that|if|whether)|make sure|ensure)\b"
     r"|\b(?:please (?:try|check|make|consider|see)|try (?:to|setting|using)|consider|hint|tip)\b"

@@ -174,3 +174,32 @@ def test_what_processes_raise_when_a_peer_is_gone_is_not_the_first_exception(ver
     own = shape.format(file="frob", function="fit", said="FrobError: the frob of 12 does not fit 13")
     found = verdict(behind("[rank0]: ", gone) + behind("[rank3]: ", own))
     assert found.first_error.headline == "FrobError: the frob of 12 does not fit 13"
+
+
+def test_what_was_outlived_by_steps_does_not_announce_the_exception_below_it(verdict):
+    end = """Traceback (most recent call last):
+  File "/w/train.py", line 44, in <module>
+    lr = base ** warmup
+TypeError: unsupported operand type(s) for ** or pow(): 'float' and 'str'
+"""
+    found = verdict("[sandbox 2] MemoryError\nstep 1 reward 0.2\nstep 2 reward 0.2\n" + end)
+    assert "host-memory-exhausted" not in ids(found)
+
+
+def test_what_ended_a_thread_comes_before_the_wait_for_it_in_vain(verdict):
+    thread = """Exception in thread Thread-4 (_run):
+Traceback (most recent call last):
+  File "/usr/lib/python3.12/threading.py", line 1075, in _bootstrap_inner
+    self.run()
+  File "/w/rollout.py", line 611, in _score_group
+    rewards = reward_func(**kwargs)
+TypeError: reward_func() missing 1 required positional argument: 'environments'
+"""
+    waited = """Traceback (most recent call last):
+  File "/w/train.py", line 88, in <module>
+    trainer.train()
+  File "/usr/lib/python3.12/queue.py", line 179, in get
+    raise Empty
+_queue.Empty
+"""
+    assert ids(verdict(thread + waited)) == ["interface-mismatch"]

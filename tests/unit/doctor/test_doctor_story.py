@@ -710,3 +710,15 @@ def test_late_output_of_workers_after_the_end_of_the_program_is_no_going_on(verd
     ended = ["Error executing job with overrides: ['a=1']", OOM, "step 1", "step 2", "step 3", "step 4"]
     assert ids(verdict(ended)) == ["torch-cuda-oom"]
     assert verdict(ended[1:]).verdict == "healthy"
+
+
+def test_the_month_of_may_is_no_supposition(verdict):
+    xid = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1201, name=python, GPU has fallen off the bus."
+    assert ids(verdict(["[Mon May  5 10:00:00 2026] " + xid])) == ["gpu-xid"]
+    assert ids(verdict(["This may be caused by " + xid])) == []
+
+
+def test_the_line_under_an_exception_without_a_message_is_not_its_message(verdict):
+    trace = ["Traceback (most recent call last):", '  File "/w/t.py", line 3, in <module>', "    fit()"]
+    assert verdict([*trace, "FrobError", "step 1 reward 0.2"]).first_error.headline == "FrobError"
+    assert verdict([*trace, "FrobError:", "no frob fits"]).first_error.headline == "FrobError: no frob fits"
