@@ -118,7 +118,7 @@ def _without_prefixes(text: str) -> tuple[str, Speaker]:
         if found is None:
             break
         said = {key: value for key, value in found.groupdict().items() if value}
-        speaker = replace(speaker, **{key: value for key, value in said.items() if not getattr(speaker, key)})
+        speaker = replace(speaker, **said)  # the innermost prefix is of the process that wrote the line
         at = found.end()
     text = text[at:]
     if not speaker.rank and (rank := _RANK_IN_TEXT.search(text[:160])):

@@ -104,6 +104,8 @@ class Failure:
     """It is no exception, but the report that a process ended."""
     warned: bool = False
     """Its own logger calls it a warning: the program meant to go on."""
+    quoted: bool = False
+    """It stands in one line, behind words that do not report a failure: the output of another program."""
     known_as: tuple[str, ...] = ()
     """The entries whose signature its own lines match."""
     count: int = 1

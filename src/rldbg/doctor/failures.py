@@ -10,7 +10,7 @@ from rldbg.doctor.cleaning import Line, Speaker, without_environment
 from rldbg.doctor.entries import ExceptionFamily, KnownFailure
 from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, LogPlace
 from rldbg.doctor.expressions import Expression
-from rldbg.doctor.standing import is_information, is_setting, is_warning
+from rldbg.doctor.standing import is_information, is_setting, is_warning, level_of
 from rldbg.doctor.window import CARETS, RECORD_START, LogWindow
 
 TRACEBACK = "Traceback (most recent call last)"
@@ -265,13 +265,22 @@ def _traceback(window: LogWindow, place: LogPlace) -> Failure | None:
             message = _message(found, lines[max(0, number - 3) : number], lines[number + 1 : number + 1 + _LINES_BELOW])
             code = _failing_line(lines[:number])
             failure = Failure(found.kind, message, place, tuple(frames), code, number + 2, chained=_is_chained(window))
-            return replace(failure, warned=is_warning(window.line.text))
+            return replace(failure, warned=is_warning(window.line.text), quoted=_is_quoted(window.line.text))
         if TRACEBACK in line.text:
             break
     if frames:
         kind, message = _shown_last(lines)
         return Failure(kind, message, place, tuple(frames), lines=len(lines), chained=_is_chained(window))
     return _garbled(lines, place)
+
+
+def _is_quoted(text: str) -> bool:
+    """Whether a traceback in a single line is what another program has printed: the words before it are no exception
+    and no line of an error."""
+    before, _head, after = text.partition(TRACEBACK)
+    if len(_INNER_BREAK.split(after)) <= 2 or not re.search(r"[A-Za-z]", before):
+        return False
+    return _as_exception(before) is None and level_of(text) not in ("ERROR", "CRITICAL", "FATAL")
 
 
 def _failing_line(lines: Sequence[Line]) -> str:

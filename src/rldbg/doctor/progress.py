@@ -44,18 +44,20 @@ _FULL_COUNT = re.compile(
     rb"(?:tep|teration|poch|pdate)s?(?:/\w{1,20})?[\"']?[ :=#\"']{1,12}(\d{1,9}) {0,8}/ {0,8}\1(?!\d)"
 )
 """The last of all steps; on a line with the results of the step."""
+_PAIR = re.compile(rb"(?<![\d/])(\d{1,9}) {0,8}/ {0,8}(\d{1,9})(?![\d/])")
+"""How far each counter of a line is: those of epochs may be full long before those of steps."""
 _LAST_COUNT = re.compile(
     rb"(?:tep|teration|poch|pdate|pisode|ollout)s?(?:/\w{1,20})?[\"']?[ :=#\"'\[]{1,12}(\d{1,9}) {0,8}/ {0,8}\1(?!\d)"
 )
 """A counter that has reached its total."""
-_RESULT = re.compile(rb"(?i)loss|reward")
+_RESULT = re.compile(rb"(?i)loss|reward|\bdone\b")
 _OWN_DONE = re.compile(rb"Training Progress: 100%\||'train_runtime': |Max number of steps has been reached")
 """What trainers themselves print when all steps are done."""
 _SAID_DONE = re.compile(
     rb"(?i)(?<![\w-])(?:"
     rb"(?:training|fine-?tuning|experiment|run|job)(?: (?:run|loop|job|process|script|pipeline))?"
     rb"(?: [\"'\w-]{0,60}[\d_'\"][^\s]{0,60})?(?: has| is| was)?(?: been)?"  # its name or number
-    rb"[ :_-]{1,3}(?:completed?|finished|done|succeeded|successful)"
+    rb"[ :_-]{1,3}(?:completed?|completes|finished|done|succeeded|successful)"
     rb"|all (?:\d+ )?(?:training )?(?:epochs?|steps|iterations|updates)[^\r\n]{0,20} (?:completed?|finished|done)"
     rb"|(?:finished|completed|done)(?: with)?(?: the)? training|state: completed"
     rb"|\d+ passed[^\r\n]{0,80} in [\d.]+s"  # tests, which make things fail on purpose
@@ -165,7 +167,7 @@ class LogProgress:
     def counts_again_after(self, offset: int) -> bool:
         """Whether a counter stood lower after a place than before it, and counted on from there."""
         return any(
-            before and len(after) > 1 and before[-1] > after[0] < after[1]
+            before == sorted(before) and len(after) > 1 and before and before[-1] > after[0] < after[1]
             for values in self._by_name()
             for before, after in [([v for at, v in values if at < offset], [v for at, v in values if at > offset])]
         )
@@ -252,7 +254,11 @@ def add_endings(progress: LogProgress, chunk_offset: int, data: bytes | bytearra
         lines = {_line(data, match) for match in shape.finditer(data, begin, end)}
         known += [chunk_offset + stop for start, stop in sorted(lines) if not _IN_VAIN.search(data, start, stop)]
     full = {_line(data, match) for match in _FULL_COUNT.finditer(data, begin, end)}
-    progress.said_final += [chunk_offset + stop for start, stop in sorted(full) if _RESULT.search(data, start, stop)]
+    progress.said_final += [
+        chunk_offset + stop
+        for start, stop in sorted(full)
+        if _RESULT.search(data, start, stop) and all(one == all_ for one, all_ in _PAIR.findall(data, start, stop))
+    ]
 
 
 def _line(data: bytes | bytearray, match: re.Match[bytes]) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from rldbg.doctor.survival import (
     holds,
     is_closing,
     is_uncaught,
+    reaches,
     went_on_after,
 )
 
@@ -376,8 +377,7 @@ def _belongs_to(hit: Hit, failure: Failure, library: Library) -> bool:
     can_be_cause = library.entries[hit.entry].can_be_cause
     if below == 0 and failure.frames and not can_be_cause:
         return False
-    reach = failure.lines + (_MESSAGE_LINES if can_be_cause else 0)
-    return hit.place.file == failure.place.file and 0 <= below < reach
+    return reaches(failure, hit, failure.lines + (_MESSAGE_LINES if can_be_cause else 0))
 
 
 def _came_before(failure: Failure | None, cause: Sighting) -> bool:

@@ -305,11 +305,12 @@ class LogReader:
 
     def _note_resumed(self, window: LogWindow, failure: Failure) -> None:
         """Notes an exception that its process caught: the lines above it come again below it, with other numbers. After
-        the code of a model any line is enough that is not the end of a program."""
+        the code of a model, or the output of a program, any line is enough that is not the end of a program."""
         if is_uncaught(failure) or not failure.frames:
             return
         place = (self._source.name, window.offset)
-        below = list(window.below(failure.lines - 1 + _RESUMED_LINES))[failure.lines - 1 :]
+        own_lines = 0 if failure.quoted else failure.lines - 1
+        below = list(window.below(own_lines + _RESUMED_LINES))[own_lines:]
         if is_of_model(failure):
             if below and not (is_ending(below[0]) or is_error_line(below[0])):
                 self._evidence.dealt_with.add(place)

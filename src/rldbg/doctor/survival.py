@@ -22,13 +22,20 @@ _ENDED_BY_REQUEST = ("SignalException", "KeyboardInterrupt", "SystemExit", "Canc
 
 
 def holds(failure: Failure, hit: Hit) -> bool:
-    """Whether a line is one of a traceback."""
-    return failure.place.file == hit.place.file and 0 <= hit.place.line - failure.place.line < failure.lines
+    """Whether a line is one of a traceback; lines of other processes may stand between those."""
+    return reaches(failure, hit, failure.lines)
+
+
+def reaches(failure: Failure, hit: Hit, lines: int) -> bool:
+    """Whether a line comes within some lines from the beginning of a failure on, of the same process."""
+    pids = {failure.place.speaker.pid, hit.place.speaker.pid} - {""}
+    below = hit.place.line - failure.place.line
+    return failure.place.file == hit.place.file and 0 <= below < lines and len(pids) <= 1
 
 
 def is_uncaught(failure: Failure) -> bool:
     """Whether a traceback begins with its program: what is caught is printed from the function that caught it on."""
-    return _is_whole(failure) and not is_of_model(failure)
+    return _is_whole(failure) and not failure.quoted and not is_of_model(failure)
 
 
 def _is_whole(failure: Failure) -> bool:
@@ -41,8 +48,8 @@ def is_closing(failure: Failure) -> bool:
 
 
 def is_of_model(failure: Failure) -> bool:
-    """Whether a traceback is of a whole program that a model wrote and another one ran."""
-    return _is_whole(failure) and all(_GENERATED.match(frame) for frame in failure.frames)
+    """Whether a traceback is of a whole program that a model wrote and another one ran, or quoted as its output."""
+    return failure.quoted or (_is_whole(failure) and all(_GENERATED.match(frame) for frame in failure.frames))
 
 
 def has_survived(evidence: LogEvidence, failure: Failure) -> bool:

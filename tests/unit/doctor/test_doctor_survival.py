@@ -313,3 +313,21 @@ def test_exit_code_0_after_the_last_of_all_steps_outweighs_how_the_rest_was_ende
     assert verdict(headers + ended).verdict != "healthy"
     assert verdict(headers + UNCAUGHT + zero).verdict != "healthy"
     assert verdict(steps(1, 4, "===== Step {}/6 =====\n") + ended + zero).verdict != "healthy"
+
+
+def test_a_traceback_in_one_line_behind_other_words_is_the_output_of_a_program(verdict):
+    inner = 'Traceback (most recent call last):\\n  File "/tmp/main.py", line 2, in <module>\\nOSError: no such thing'
+    tool = f"(Agent pid=73) [sandbox] exit=1 stdout='' stderr='{inner}'\n"
+    assert verdict(tool + "(Agent pid=74) turn 2\n").verdict == "healthy"
+    assert verdict(f"(Agent pid=73) <tool_response>\\n{inner}\\n</tool_response>\n" + "turn 2\n").verdict == "healthy"
+    assert verdict(f"RuntimeError: worker 3 failed: '{inner}'\n" + "closing\n").verdict != "healthy"
+    assert verdict(f"2026-05-01 10:00:00 ERROR worker failed: '{inner}'\n" + "closing\n").verdict != "healthy"
+    assert verdict(tool).verdict != "healthy"
+
+
+def test_the_last_of_all_steps_that_is_done_is_the_end_of_training(verdict):
+    each = "(AReaL) 20260202-12:04:18.142 Trainer INFO: Epoch 1/1 Step {}/4 Train step {}/4 done.\n"
+    killed = "[2026-02-02 12:31:02] Received sigquit from a child process. It usually means the child failed.\n"
+    done = "".join(each.format(number, number) for number in range(1, 5))
+    assert verdict(done + killed).verdict == "healthy"
+    assert verdict(done[: len(done) * 3 // 4] + killed).verdict != "healthy"

@@ -78,3 +78,19 @@ def test_an_excerpt_without_its_head_is_read_behind_a_prefix_too(index, tmp_path
     found = diagnose([path], index=index)
     assert found.first_error.headline == "own.FrobError: the frob of 12 does not fit 13"
     assert list(found.first_error.frames) == FRAMES
+
+
+def test_tracebacks_of_workers_that_are_mixed_line_by_line_keep_their_exceptions(index, tmp_path):
+    path = tmp_path / "x.log"
+    lines = []
+    for text in PLAIN.split("\n"):
+        lines += [
+            f"(Engine pid=8) (Worker_TP{rank} pid=9{rank}) ERROR 01-10 17:34 [m.py:8] {text}" for rank in (1, 0, 2)
+        ]
+    ended = "(Engine pid=8) ERROR 01-10 17:34 [core.py:1] EngineCore failed to start."
+    lines.insert(len(lines) - 2, ended)
+    path.write_text("\n".join([*lines, ended]) + "\n")
+    found = diagnose([path], index=index)
+    assert found.first_error.headline == "own.FrobError: the frob of 12 does not fit 13"
+    assert list(found.first_error.frames) == FRAMES
+    assert found.first_error.place.speaker.pid == "91"
