@@ -11,7 +11,7 @@ from rldbg.doctor.entries import ExceptionFamily, KnownFailure
 from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, LogPlace
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.standing import is_information, is_setting, is_warning, level_of
-from rldbg.doctor.window import CARETS, RECORD_START, LogWindow
+from rldbg.doctor.window import CARETS, IGNORED, RECORD_START, LogWindow
 
 TRACEBACK = "Traceback (most recent call last)"
 CRASH_WORDS = (
@@ -106,8 +106,6 @@ _ERROR_LEVEL = re.compile(
     r"(?i:\bfail|\berr(?:or)?\b|unable|cannot|NULL value|non-zero status)"
     r"|Error(?:: \S| (?:invalid|in|while|at|when|during|occurred)\b)"
 )
-_IGNORED = re.compile(r"Exception ignored in|Failed to load plugin ")
-"""Above a traceback after which the program goes on: while an object is removed, while an engine loads plug-ins."""
 _CHAIN = re.compile(r"(?:During handling of the above|The above exception was the direct cause)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _OTHER_FRAMES = (
@@ -251,7 +249,7 @@ def _as_exception(text: str) -> _Raised | None:
 def _traceback(window: LogWindow, place: LogPlace) -> Failure | None:
     """Frames and exception of a traceback; lines of other processes in between are left out. What is raised as an
     object is removed ends nothing."""
-    if any(_IGNORED.search(line.text) for line in window.above(1)):
+    if any(IGNORED.search(line.text) for line in window.above(1)):
         return None
     lines = _lines_of(window)
     frames: list[str] = []

@@ -40,6 +40,9 @@ _UNSAID = {
     "rank": "?",
     "crashed": "the library that the native stack names first",
 }
+_WORK = re.compile(
+    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+)"
+)
 _SILENT_S = 120.0
 _CANDIDATES = 3
 _ANYTHING_CAUSES_IT = 60
@@ -72,6 +75,7 @@ def next_steps(
         who = f" in {failure.place.speaker}" if str(failure.place.speaker) else ""
         yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}: {failure.headline}"
         yield from reading(failure, library)
+    yield from _reporting_ranks(judgement, evidence)
     yield from _silence(judgement, evidence)
     seen: set[str] = set()
     for sighting in judgement.fallout:
@@ -160,6 +164,25 @@ def _filled(template: str, sighting: Sighting) -> str:
         own |= {"pid": speaker.pid, "node": speaker.node, "rank": speaker.rank}
     values = _UNSAID | {key: value for key, value in own.items() if value} | facts
     return re.sub(r"\{(worker|node|pid|since|rank|crashed)\}", lambda match: values[match[1]], template)
+
+
+def _reporting_ranks(judgement: Judgement, evidence: LogEvidence) -> Iterator[str]:
+    """Which ranks report a collective that did not finish, and which of those that the logs name do not."""
+    hits = [hit for sighting in judgement.fallout for hit in sighting.hits]
+    works = [(hit.place.speaker.rank, found) for hit in hits if (found := _WORK.search(hit.text))]
+    numbers = {(found["number"], found["kind"]) for _rank, found in works}
+    ranks = sorted({int(rank) for rank, _found in works if rank})
+    if len(numbers) != 1 or len(ranks) < 2:
+        return
+    number, kind = numbers.pop()
+    places = (*(hit.place for hit in evidence.hits), *(failure.place for failure in evidence.failures))
+    others = sorted({int(place.speaker.rank) for place in places if place.speaker.rank.isdigit()} - set(ranks))
+    rest = f"ranks {_listed(others)} wrote other lines and not this" if others else "every other rank is silent"
+    yield f"ranks {_listed(ranks)} waited in {kind} number {number}; {rest}: one of those never came to it"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _silence(judgement: Judgement, evidence: LogEvidence) -> Iterator[str]:

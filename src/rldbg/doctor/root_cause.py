@@ -57,7 +57,7 @@ def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) 
     errors = [s for s in errors if s not in late]
     candidates = [s for s in errors if s.entry.can_be_cause]
     unknown = _first_unknown(evidence, library, seen)
-    if unknown is not None and (is_wrapper(unknown) or unknown.kind == HEADLESS if errors else unknown.warned):
+    if unknown is not None and (_only_reports(unknown, errors) if errors else unknown.warned):
         unknown = None
     if unknown is None and not errors and not ended_well:
         unknown = _ending(evidence, notes)
@@ -79,6 +79,15 @@ def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) 
         first_error=unknown,
         failed=bool(errors or causes or unknown),
     )
+
+
+def _only_reports(unknown: Failure, errors: Sequence[Sighting]) -> bool:
+    """Whether an unknown failure says no more than that a process ended, beside known ones: it is a wrapper, or no
+    exception but the report of a crash that comes after one of them."""
+    if unknown.is_crash:
+        hit = Hit("", unknown.place, unknown.headline, unknown.headline)
+        return any(_precedes(error.first, hit) for error in errors)
+    return is_wrapper(unknown) or unknown.kind == HEADLESS
 
 
 def _ending(evidence: LogEvidence, notes: Sequence[Sighting]) -> Failure | None:

@@ -46,7 +46,7 @@ def match_at(pattern: SignaturePattern, window: LogWindow) -> Match | None:
         return None
     if pattern.unless is not None and pattern.unless.search(text):
         return None
-    if window.is_test_name or (window.is_code and not signature.in_code):
+    if window.is_ignored or window.is_test_name or (window.is_code and not signature.in_code):
         return None
     if not signature.as_advice and _is_advice(text, found.start()):
         return None

@@ -119,11 +119,17 @@ def _who_calls_whom(frames: Sequence[str]) -> str:
     outer = next(((package, frame) for package, frame in steps[1:] if package != inner), None)
     own = f"{inner} at {_short(at)}" if inner else f"your code at {_short(at)}"
     if outer is None or (not inner and not outer[0]):
-        return f"the call is of {own}."
+        return f"the call is of {own}" + (f", and so is all that calls it; {_UNSET.format(inner)}" if inner else ".")
     caller = f"{outer[0]} at {_short(outer[1])}" if outer[0] else f"your code at {_short(outer[1])}"
     names = " ".join(package for package in (outer[0], inner) if package)
     fit = f"these releases do not fit each other if you changed neither: pip show {names}."
     return f"the call is of {own}, called by {caller}; {fit}"
+
+
+_UNSET = (
+    "no second package takes part, so a part of {} that was to provide it did not run with these settings, or its "
+    "files are of two releases: search its source for where the name is set, and for the condition around that."
+)
 
 
 def _packages(frames: Sequence[str]) -> Iterator[tuple[str, str]]:

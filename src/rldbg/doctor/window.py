@@ -29,6 +29,10 @@ _AS_EXCEPTION = re.compile(r"[\w.]+(?:: |$)|Traceback |\W*File ")
 _CODE = re.compile(r"^(?P<prefix>(?:.{0,120}?[\])|:])?) {4,}\S")
 _SHOWN_LINES = 8
 _TEST_NAME = re.compile(r"\s*(?:[A-Z]+ |[\d.]+s (?:call|setup|teardown) +|\[gw\d+\] .{0,20})?[\w/.-]+\.py::\w+")
+IGNORED = re.compile(r"Exception ignored in|Failed to load plugin ")
+"""Above a traceback after which the program goes on: while an object is removed, while an engine loads plug-ins."""
+_TRACEBACK_LINES = 40
+_HEAD = "Traceback (most recent call last)"
 CARETS = re.compile(r"^[\s^~]+$")
 
 
@@ -140,6 +144,18 @@ class LogWindow:
             return False
         prefix = re.match(re.sub(r"\d+", r"\\d+", re.escape(frame["prefix"])), self.line.text)
         return prefix is not None and not _AS_EXCEPTION.match(self.line.text, prefix.end())
+
+    @cached_property
+    def is_ignored(self) -> bool:
+        """Whether the line ends a traceback that Python prints and goes on, as when an object is removed."""
+        own = (line for line in self.above(_TRACEBACK_LINES) if line.speaker.pid == self.line.speaker.pid)
+        for line in own:
+            if _HEAD in line.text:
+                above = next(own, None)
+                return above is not None and bool(IGNORED.search(above.text))
+            if not (_FRAME_LINE.match(line.text) or _CODE.match(line.text) or CARETS.match(line.text)):
+                return False
+        return False
 
     @cached_property
     def is_test_name(self) -> bool:

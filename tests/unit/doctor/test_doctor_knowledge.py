@@ -11,7 +11,7 @@ from rldbg.core import UsageError
 from rldbg.doctor import diagnose
 from rldbg.doctor.anchors import anchors_of
 from rldbg.doctor.cleaning import Speaker, clean
-from rldbg.doctor.entries import KnownFailure, Role
+from rldbg.doctor.entries import PACKAGED, KnownFailure, Role
 from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.failures import family_of, kind_of
@@ -182,6 +182,17 @@ def test_every_variant_is_told_by_a_line_of_its_own_entry(library, index, tmp_pa
             assert told.title != entry.title, (entry.id, variant.example)
             assert "{" not in f"{told.title}{told.title_zh}", told.title
     assert library["torch-shm-object"].as_told_by(["a line"]) is library["torch-shm-object"]
+
+
+def test_no_text_of_an_entry_is_cut_by_a_comment():
+    """In YAML a number sign after a blank begins a comment, unless the text is quoted."""
+    source = PACKAGED.parents[1]
+    for file in (*PACKAGED.glob("*.yaml"), *source.glob("frameworks/*/knowledge.yaml")):
+        text = file.read_text(encoding="utf-8")
+        read = str(yaml.safe_load(text)).replace("\\", "")
+        for line in (each for each in text.splitlines() if not each.lstrip().startswith("#")):
+            _before, _sign, after = line.partition(" #")
+            assert after[:12].replace("''", "'") in read, (file.name, line)
 
 
 def test_a_folder_of_ones_own_adds_and_replaces(tmp_path, library):

@@ -722,3 +722,38 @@ def test_the_line_under_an_exception_without_a_message_is_not_its_message(verdic
     trace = ["Traceback (most recent call last):", '  File "/w/t.py", line 3, in <module>', "    fit()"]
     assert verdict([*trace, "FrobError", "step 1 reward 0.2"]).first_error.headline == "FrobError"
     assert verdict([*trace, "FrobError:", "no frob fits"]).first_error.headline == "FrobError: no frob fits"
+
+
+def test_what_is_raised_as_an_object_is_removed_counts_for_no_entry(verdict):
+    removed = [
+        "Exception ignored in: <function Context.__del__ at 0x7>",
+        "Traceback (most recent call last):",
+        '  File "/v/robosuite/egl.py", line 16, in __del__',
+        "    self.free()",
+        "AttributeError: 'NoneType' object has no attribute 'eglQueryString'",
+    ]
+    assert verdict(["step 1", *removed]).notes == ()
+    assert ids(verdict(removed[1:])) == ["egl-no-display"]
+
+
+def test_the_report_of_a_crash_is_not_where_a_failure_begins(verdict):
+    crash = "terminate called after throwing an instance of 'c10::DistBackendError'"
+    watchdogs = [WATCHDOG.format(rank=rank, time="10:20:00") for rank in (0, 2, 5)]
+    found = verdict([*watchdogs, crash])
+    assert found.first_error is None
+    assert any("ranks 0, 2, 5 waited in ALLREDUCE number 26" in step for step in found.next), found.next
+    assert verdict([crash]).first_error is not None
+
+
+def test_an_attribute_that_a_package_alone_lacks_is_no_question_of_releases(verdict):
+    found = verdict(
+        [
+            "Traceback (most recent call last):",
+            '  File "/v/lib/python3.12/site-packages/frob/base.py", line 139, in get_logprobs',
+            "    with self.use_reference():",
+            '  File "/v/lib/python3.12/site-packages/frob/worker.py", line 546, in use_reference',
+            "    self.reference.items()",
+            "AttributeError: 'PolicyWorker' object has no attribute 'reference'",
+        ]
+    )
+    assert "did not run with these settings" in found.root_causes[0].detail
