@@ -17,7 +17,7 @@ from rldbg.launch.findings import finding
 from rldbg.launch.reach import SENTINEL
 from rldbg.launch.recognition import Command, may_train, recognise
 from rldbg.launch.requirements import where_paths_come_from, why_it_ended
-from rldbg.launch.script import logical_lines, placeholders, read_commands, read_text
+from rldbg.launch.script import ScriptLine, logical_lines, placeholders, read_commands, read_text
 
 _RAY_VARIABLES = (
     "RAY_DEBUG",
@@ -31,6 +31,10 @@ _SUSPICIOUS = re.compile(r"RAY_(?:DEBUG|POST)\w*")
 _BATCH_HEADER = re.compile(r"(?:\s*(?:#.*)?\n)*?#SBATCH\b")
 _STRAY = re.compile(r"-|\+{1,2}[\w.]+=|[\w]+\.[\w.]+=")
 _TEE = re.compile(r"\|&?\s*tee\s+((?:-\w+\s+)*)([^\s;|&]+)")
+_VARIABLE = re.compile(r"\$\{?(\w+)")
+_ASSIGNMENT = re.compile(r"(?:^|[;&]\s*|\b(?:export|local|readonly|declare)\s+)(\w+)=(.*)")
+# What differs from run to run in the name of a file.
+_NEW_EACH_TIME = re.compile(r"\$\(\s*date\b|`\s*date\b|\$\$|\$\{?(?:RANDOM|EPOCHSECONDS|SLURM_JOB_ID)\b|\bmktemp\b")
 _ELSEWHERE = ("cluster", "allocation", "batch", "container", "host")
 _PIPED_TO = re.compile(r"\|&?\s*(\w+)")
 
@@ -205,13 +209,24 @@ def _removed_folders(call: ShellCall) -> list[str]:
 def _shared_logs(command: Command) -> list[Finding]:
     """`| tee FILE`: the debug run writes into the log of the real one."""
     call = command.call
-    text = next((line.text for line in logical_lines(read_text(call.file)) if line.number == call.line), "")
+    lines = logical_lines(read_text(call.file))
+    text = next((line.text for line in lines if line.number == call.line), "")
     match = _TEE.search(text)
-    if match is None:
+    if match is None or _NEW_EACH_TIME.search(_with_values(match[2], lines)):
         return []
     appends = "-a" in match[1].split()
     how = "is appended to" if appends else "is overwritten"
     return [finding("launch.shared-log", _place(call), f"| tee {match[1].strip()} {match[2]}", file=match[2], how=how)]
+
+
+def _with_values(text: str, lines: Sequence[ScriptLine]) -> str:
+    """A word of the script, followed by what the script assigns to the variables in it, and to those in that."""
+    assigned = [match.groups() for line in lines for match in _ASSIGNMENT.finditer(line.text)]
+    seen: set[str] = set()
+    while names := set(_VARIABLE.findall(text)) - seen:
+        seen |= names
+        text = " ".join([text, *(value for name, value in assigned if name in names)])
+    return text
 
 
 def _ended(dry_run: DryRun, commands: Sequence[Command], lacks: Sequence[str]) -> Iterable[Finding]:

@@ -11,7 +11,11 @@ from rldbg.launch.command_line import is_interpreter
 from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.known_launchers import peel
 
-_PLACEHOLDER = re.compile(r"<[A-Za-z][A-Za-z0-9_ -]*>|\{ ?[a-z_]+ ?\}|/path/to/[\w./-]*|YOUR_[A-Z_]+|your[-_][a-z_-]+")
+# A name in braces is left to the user where it is a whole word; inside of one it is a template of the program's own.
+_PLACEHOLDER = re.compile(
+    r"<[A-Za-z][A-Za-z0-9_ -]*>|(?<![^\s='\"])\{ ?[a-z_]+ ?\}(?![^\s'\"])"
+    r"|/path/to/[\w./-]*|YOUR_[A-Z_]+|your[-_][a-z_-]+"
+)
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 
 

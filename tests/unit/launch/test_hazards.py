@@ -69,6 +69,27 @@ def test_the_log_of_the_real_run_is_named(tmp_path, words, how):
     assert found.cause.startswith(f"run.log {how}")
 
 
+@pytest.mark.parametrize("made_of", ["$(date +%s)", "`date +%s`", "$$", "${SLURM_JOB_ID}"])
+def test_a_log_that_each_run_has_of_its_own_is_not_named(tmp_path, made_of):
+    script = tmp_path / "s.sh"
+    script.write_text(
+        f'STAMP="{made_of}"\nexport LOGS="logs/${{STAMP}}"\nLOG=$LOGS/run.log\npython train.py | tee "${{LOG}}"\n'
+    )
+    call = ShellCall(("python", "train.py"), str(tmp_path), str(script), 4, environment={"PATH": PATH})
+    found = run_hazards(DryRun("namespaces", {}, (call,)), recognise([call]), script)
+    assert "launch.shared-log" not in {each.id for each in found}
+
+
+def test_braces_inside_a_word_are_a_template_of_the_program(tmp_path):
+    script = tmp_path / "s.sh"
+    script.write_text("python train.py --save-data out/rollout_{rollout_id}.pt\npython train.py --key {wandb_token}\n")
+    commands = recognise(
+        [ShellCall(tuple(shlex.split(line)), str(tmp_path)) for line in script.read_text().splitlines()]
+    )
+    found = [each for each in script_hazards(script, commands, in_slurm=False) if each.id == "launch.placeholder"]
+    assert [each.evidence for each in found] == [("{wandb_token}",)]
+
+
 def test_a_dry_run_needs_no_launcher_of_the_cluster(tmp_path):
     words = ["sbatch", "--nodes=2", "job.sub"]
     assert resolve_command(words, path=str(tmp_path), dry_run=True) == (tuple(words), None)
