@@ -130,7 +130,7 @@ def edit_value(edit: Mapping[str, str], given: Mapping[str, str]) -> str | None:
     if "suffix" not in edit:
         return None if now == edit["value"] else edit["value"]
     base = now or edit.get("base", "")
-    bare = base.rstrip(_CLOSING)
+    bare = base.rstrip(_CLOSING).removesuffix(edit.get("extension", ""))
     if not bare or (now and bare.endswith(edit["suffix"])):
         return None
     return bare + edit["suffix"] + base[len(bare) :]

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from rldbg.agent import digest, edit_value, edited, written
 from rldbg.core import UsageError
 from rldbg.frameworks import GENERIC, recorded_hooks
-from rldbg.launch.configuration import configured_names, configured_value
+from rldbg.launch.configuration import configured_names, configured_source
 from rldbg.launch.laptop import laptop_model
 from rldbg.launch.reach import Reach
 from rldbg.launch.recognition import Command
@@ -53,9 +53,12 @@ class Edit:
     value: str | None = None
     suffix: str | None = None
     base: str | None = None
+    extension: str | None = None
+    """What the suffix goes before."""
 
     def to_rule(self) -> dict[str, str]:
         fields = {"key": self.key, "value": self.value, "suffix": self.suffix, "base": self.base}
+        fields["extension"] = self.extension
         return {name: text for name, text in fields.items() if text is not None}
 
 
@@ -87,7 +90,8 @@ def _edit_name(command: Command, request: Request, edits: list[Edit], missing: l
     folders = applicable(command.profile.checkpoints, command.program, given)
     for entry in (*entries, *folders):
         is_name = entry in entries
-        base = given.get(entry.key) or configured_value(command.program, Path(command.call.cwd), entry.key)
+        key, configured = configured_source(command.program, Path(command.call.cwd), entry.key)
+        key, base = (entry.key, given[entry.key]) if given.get(entry.key) else (key, configured)
         if not base:
             what = "name" if is_name else "checkpoint folder"
             where = "neither on the command line nor in a readable configuration file"
@@ -98,8 +102,11 @@ def _edit_name(command: Command, request: Request, edits: list[Edit], missing: l
             if is_name
             else "do not resume from or overwrite the checkpoints of the real run"
         )
-        own = None if entry.key in given else base
-        edits.append(Edit(entry.key, entry.reason or usual, suffix=request.name_suffix, base=own))
+        own = None if key in given else base
+        extension = PurePath(base).suffix if entry.file else None
+        edits.append(
+            Edit(key, entry.reason or usual, suffix=request.name_suffix, base=own, extension=extension or None)
+        )
     if not entries and command.profile.name != GENERIC:
         missing.append(Unreached("experiment name", "no option of the command names the run: use --set"))
 
@@ -125,7 +132,7 @@ def _edit_length(command: Command, request: Request, edits: list[Edit], missing:
     is_default = command.profile.name == GENERIC and (length, unit) == (1, "epoch")
     if not entries and not is_default:
         missing.append(
-            Unreached(f"length in {unit}s", f"no such option is known for {command.profile.name}: try --steps or --set")
+            Unreached(f"length in {unit}s", f"no option of {command.profile.name} sets it here: try --steps or --set")
         )
 
 
@@ -176,13 +183,14 @@ def _fixed(command: Command, entries: Sequence[OptionEntry], reason: str, record
 
 
 def _with_own(edits: list[Edit], request: Request) -> list[Edit]:
-    """The user's `--set` in addition to our edits; the user's wins on the same option, and two values for one option
-    are an error."""
+    """Each option once, as it is edited last; and the user's `--set`, which wins on the same option. Two values for one
+    option are an error."""
     own: dict[str, str] = {}
     for key, value in request.set_options:
         if own.setdefault(key, value) != value:
             raise UsageError(f"conflicting values for --set {key}: {own[key]} and {value}", "give it once")
-    return [edit for edit in edits if edit.key not in own] + [
+    last = {edit.key: edit for edit in edits}
+    return [edit for edit in last.values() if edit.key not in own] + [
         Edit(key, "set by --set", value=value) for key, value in own.items()
     ]
 

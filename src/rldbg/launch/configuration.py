@@ -14,18 +14,20 @@ _LARGEST_BYTES = 1_000_000
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
-def configured_value(program: Program, cwd: Path, key: str) -> str:
-    """The plain text of `key` in the command's configuration; empty when it is not there or is made of several keys."""
+def configured_source(program: Program, cwd: Path, key: str) -> tuple[str, str]:
+    """The key that `key` takes its value from, which is another one where the configuration refers to it (others may
+    refer to it as well), and its plain text: empty when it is not there or is made of several keys."""
     file = _configuration_file(program, cwd)
     if file is None:
-        return ""
+        return key, ""
     value = _look_up(file, key.split("."), _DEEPEST)
     for _ in range(_DEEPEST):
         referred = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         if referred is None:
             break
-        value = _look_up(file, referred[1].split("."), _DEEPEST)
-    return value if isinstance(value, str) and "${" not in value else ""
+        key = referred[1]
+        value = _look_up(file, key.split("."), _DEEPEST)
+    return key, value if isinstance(value, str) and "${" not in value else ""
 
 
 def configured_names(program: Program, cwd: Path) -> set[str]:

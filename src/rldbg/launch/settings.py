@@ -30,12 +30,16 @@ class OptionEntry:
     """Only when an option of this pattern is on the command line: a framework renamed its options."""
     not_beside: str = ""
     """Only when no option of this pattern is on the command line."""
+    same_as: str = ""
+    """Only when its value is that of this option."""
     otherwise: bool = False
     """Only when no other entry of the list applied."""
     value: str = ""
     """The value to set."""
     times: str = ""
     """Another option whose value it is multiplied by."""
+    file: bool = False
+    """Its value is a file: `-Debug` goes before the extension."""
     kind: str = ""
     """Only when `--record` names this kind."""
     reason: str = ""
@@ -43,6 +47,8 @@ class OptionEntry:
 
     def applies(self, program: Program, given: Mapping[str, str], configured: Collection[str] = ()) -> bool:
         if self.otherwise or (self.given and self.key not in given):
+            return False
+        if self.same_as and given.get(self.key, "").rstrip("/") != given.get(self.same_as, "").rstrip("/"):
             return False
         if self.needs and not _has_group(self.needs, program, given, configured):
             return False

@@ -218,12 +218,42 @@ def test_a_readable_configuration_says_which_groups_a_program_has(tmp_path):
     assert "++rollout.request_timeout=86400" in armed(line, cwd=tmp_path)
 
 
-def test_a_name_that_refers_to_another_key_is_read(tmp_path):
+def test_a_name_that_refers_to_another_key_is_changed_there(tmp_path):
+    """Folders may refer to that key as well."""
     (tmp_path / "c.yaml").write_text(
-        "runner: {experiment_name: grpo-7b, logger: {experiment_name: '${runner.experiment_name}'}}\n"
+        "runner:\n  experiment_name: grpo-7b\n"
+        "  logger: {experiment_name: '${runner.experiment_name}', log_path: 'out/${runner.experiment_name}'}\n"
     )
     words = armed("python main_grpo.py --config-path . --config-name c runner.max_steps=9", cwd=tmp_path)
-    assert "++runner.logger.experiment_name=grpo-7b-Debug" in words
+    assert "++runner.experiment_name=grpo-7b-Debug" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "expected"),
+    [
+        ("run_name=r num_steps=40", {}, "run_name=r-Debug"),
+        ("run_name=r", {}, "run_name=r-Debug num_epochs=1"),
+        ("run_name=r num_epochs=3", {"steps": 2}, "run_name=r-Debug max_training_steps=2"),
+        ("run_name=r num_steps=40", {"steps": 2}, "run_name=r-Debug num_steps=2"),
+    ],
+)
+def test_options_that_exclude_each_other_are_not_combined(options, settings, expected):
+    """SkyRL's supervised training refuses num_steps beside num_epochs."""
+    assert armed(f"uv run -m skyrl.train.main_sft {options}", **settings) == expected
+
+
+def test_a_run_that_resumes_from_its_own_checkpoints_does_not_resume_from_those_of_the_real_run():
+    line = "python3 train.py --hf-checkpoint m --rm-type x --ref-load r --num-rollout 1"
+    assert armed(f"{line} --load c/ --save c").startswith("--save c-Debug --load c-Debug/ ")
+    assert "--load" not in armed(f"{line} --load started_from --save c")
+
+
+def test_what_else_a_run_writes_stays_apart():
+    slime = armed("python3 train.py --hf-checkpoint m --rm-type x --save-debug-rollout-data d/{rollout_id}.pt")
+    assert "--save-debug-rollout-data d/{rollout_id}-Debug.pt" in slime
+    skyrl = "uv run -m skyrl.train.entrypoints.main_base trainer.run_name=r trainer.export_path=e/r"
+    assert "trainer.export_path=e/r-Debug" in armed(skyrl)
+    assert "e/r-Debug" not in armed(skyrl, record=True), "the recording has it"
 
 
 def test_a_checkpoint_folder_that_only_the_configuration_names_is_not_shared_with_the_real_run(tmp_path):
