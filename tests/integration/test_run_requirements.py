@@ -55,6 +55,15 @@ def test_the_variable_that_it_asks_for_is_named(folder, check):
     assert not steps(folder, check + TRAIN, BASE="/base")
 
 
+def test_all_variables_that_it_demands_are_named_at_once(folder):
+    names = [f"V{number}" for number in range(8)]
+    demands = "".join(f': "${{{name}:?{name} is required}}"\n' for name in names)
+    demands += 'if [ "$V0" = other ]; then\n  : "${OTHER:?is required}"\nfi\n'
+    options = " ".join(f"--env {name}=VALUE" for name in names[1:])
+    assert f"rldbg run {options} HERE/run.sh" in steps(folder, demands + TRAIN, V0="given")
+    assert [each.command.program.name for each in explained(folder, demands + TRAIN).trainings] == ["train_ppo.py"]
+
+
 def test_an_argument_is_told_from_a_variable(folder):
     usage = 'if [ $# -lt 1 ]; then echo "usage: run.sh NAME"; exit 1; fi\n'
     assert steps(folder, usage + TRAIN) == "give it its arguments: rldbg run HERE/run.sh ARGUMENT ..."

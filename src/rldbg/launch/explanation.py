@@ -26,13 +26,14 @@ from rldbg.launch.ray_auth import auth_mode
 from rldbg.launch.reach import Reach, reach_of
 from rldbg.launch.recognition import Command, recognise
 from rldbg.launch.request import Request
-from rldbg.launch.requirements import what_it_lacks
+from rldbg.launch.requirements import demanded_variables, what_it_lacks
 from rldbg.launch.run_environment import dry_environment, environment_changes
 from rldbg.launch.script import check_syntax, read_commands
 
 _DEMAND = re.compile(r"(?m): line \d+: (\w+): ")
 """How bash says that `${NAME:?...}` has no value."""
 _MOST_DEMANDS = 5
+"""Rounds of demands by scripts that the script itself runs; its own are met at once."""
 _NO_SUCH_FILE = re.compile(r"([\w./@+-]*[\w-]\.?[\w-]+)['\"]?: No such file or directory")
 _MARK = "rldbg.mark=1"
 _ELF = b"\x7fELF"
@@ -153,16 +154,23 @@ def _lacks_its_own_output(dry_run: DryRun) -> bool:
 
 def _insist(request: Request, environment: dict[str, str]) -> tuple[DryRun, list[Command]]:
     """Carries the script past its checks, filling in variables that it demands; no commands when that shows nothing."""
+    demanded = demanded_variables(request.script, environment, always=False)
+    environment = environment | {name: f"<{name}>" for name in demanded}
     for _ in range(_MOST_DEMANDS):
         insisted = _execute(request, environment, insist=True)
         behind = recognise(insisted.calls, request.framework)
         if any(command.kind == "training" for command in behind):
             return insisted, behind
-        demanded = {name for name in _DEMAND.findall(insisted.output) if name not in environment}
-        if not demanded:
+        further = {name for name in _DEMAND.findall(insisted.output) if name not in environment}
+        if not further:
             break
-        environment = environment | {name: f"<{name}>" for name in demanded}
+        environment = environment | {name: f"<{name}>" for name in further}
     return insisted, []
+
+
+def _given_to(request: Request) -> dict[str, str]:
+    """The variables that the script finds, as far as the user sets them."""
+    return {**request.environment, **dict(request.set_environment)}
 
 
 def _runs_shell(request: Request) -> bool:
@@ -214,7 +222,7 @@ def _hazards(request: Request, dry_run: DryRun | None, commands: Sequence[Comman
     if dry_run is not None:
         # The words after the script, of `bash SCRIPT ...`.
         given = len(request.argv) - 2
-        lacks = what_it_lacks(dry_run, request.script, given, request.cwd)
+        lacks = what_it_lacks(dry_run, request.script, given, request.cwd, _given_to(request))
         found += run_hazards(dry_run, commands, request.script, lacks, given)
     else:
         found += [hazard for command in commands if command.kind == "training" for hazard in training_hazards(command)]

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,9 @@ _ENDS = re.compile(r"(?:exit|return)\b")
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _NO_SUCH_FILE = re.compile(r"(?:^|: )['\"‘]?([^:\n'\"‘’]+)['\"’]?: No such file or directory")
 _NO_MODULE = re.compile(r"No module named '?([\w.]+)")
+_DEMANDED = re.compile(r"\$\{([A-Za-z_]\w*):?\?")
+_OPENS = re.compile(r"(?:^|[;&|]\s*|\b(?:then|do|else)\s+)(?:if|for|while|until|case|select)\s|\{$")
+_CLOSES = re.compile(r"(?:^|[;&|]\s*)(?:fi|done|esac|\})(?=\s|[;&|)]|$)")
 _LONGEST_TEXT = 120
 
 
@@ -24,7 +27,9 @@ class _Origin:
     text: str
 
 
-def what_it_lacks(dry_run: DryRun, script: Path | None, arguments: int, cwd: Path) -> tuple[str, ...]:
+def what_it_lacks(
+    dry_run: DryRun, script: Path | None, arguments: int, cwd: Path, environment: Mapping[str, str]
+) -> tuple[str, ...]:
     """What to try so that the script does not end where the dry run ended; empty when that cannot be told."""
     said = [line for line in dry_run.output.splitlines() if line.strip()]
     last = said[-1] if said else ""
@@ -34,7 +39,11 @@ def what_it_lacks(dry_run: DryRun, script: Path | None, arguments: int, cwd: Pat
         origins = _origins(dry_run.last, dry_run, follow=True)
     if not _ENDS.match(dry_run.last_command) and (placeholder := _fill_in(dry_run.last, script)):
         return (placeholder,)
-    steps = [*_steps(origins, script, arguments)]
+    found = [*origins]
+    if _DEMANDED.search(dry_run.last_command):
+        # It would end at the next one then.
+        found += [_Origin("variable", name) for name in demanded_variables(script, environment, always=True)]
+    steps = [*_steps(found, script, arguments)]
     if not steps and _ENDS.match(dry_run.last_command):
         steps += _steps(_defaults(dry_run.condition), script, arguments)
     if missing := _NO_SUCH_FILE.search(last):
@@ -44,6 +53,32 @@ def what_it_lacks(dry_run: DryRun, script: Path | None, arguments: int, cwd: Pat
     if not steps and dry_run.last_command and dry_run.exit_code and not _ENDS.match(dry_run.last_command):
         steps.append(f"see why this fails here: {_short(dry_run.last_command)}")
     return tuple(dict.fromkeys(steps))
+
+
+def demanded_variables(script: Path | None, environment: Mapping[str, str], *, always: bool) -> tuple[str, ...]:
+    """Variables without which the script says it does not run, `${NAME:?}`, and that nobody sets; in its order. With
+    `always`, without those that it demands under a condition."""
+    lines = logical_lines(read_text(str(script or "")))
+    asking = _unconditional(lines) if always else lines
+    named = dict.fromkeys((name, line.number) for line in asking for name in _DEMANDED.findall(line.text))
+    return tuple(
+        dict.fromkeys(
+            name
+            for name, number in named
+            if not environment.get(name) and _assignment(lines, name, before=number) is None
+        )
+    )
+
+
+def _unconditional(lines: Iterable[ScriptLine]) -> Iterator[ScriptLine]:
+    """The lines outside of conditions, loops and functions."""
+    depth = 0
+    for line in lines:
+        closes = len(_CLOSES.findall(line.text))
+        opens = len(_OPENS.findall(line.text))
+        if depth == 0 and not opens:
+            yield line
+        depth = max(depth + opens - closes, 0)
 
 
 def where_paths_come_from(place: str, dry_run: DryRun, script: Path | None, arguments: int) -> tuple[str, ...]:
@@ -62,7 +97,7 @@ def why_it_ended(dry_run: DryRun) -> tuple[str, ...]:
     return tuple(f"it asks at {dry_run.condition}: {_short(each.text)}" for each in lines if str(each.number) == number)
 
 
-def _steps(origins: Iterator[_Origin], script: Path | None, arguments: int) -> tuple[str, ...]:
+def _steps(origins: Iterable[_Origin], script: Path | None, arguments: int) -> tuple[str, ...]:
     found = list(dict.fromkeys(origins))
     name = script or "SCRIPT"
     variables = [origin.text for origin in found if origin.kind == "variable"]
