@@ -102,6 +102,62 @@ def test_an_exception_in_a_thread_is_caught_too(job):
     assert "MAIN WENT ON" in output(process)
 
 
+CHILDREN = """
+import multiprocessing, sys
+def work(number):
+    reward = number / 2
+    if number == 1:
+        raise KeyError("reward of row 1")
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    children = [context.Process(target=work, args=(number,)) for number in range(3)]
+    for child in children: child.start()
+    for child in children: child.join()
+    print("EXIT CODES", [child.exitcode for child in children], flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["spawn", "fork", "forkserver"])
+def test_an_exception_in_a_child_of_multiprocessing_is_held_too(job, how):
+    # WHEN a child fails, whose exception multiprocessing only prints
+    process = job.start(job.write("children.py", CHILDREN), how)
+    (stopped,) = job.wait_stopped()
+    assert (stopped["reason"], stopped["function"]) == ("exception", "work")
+    assert "0.5" in job.rldbg("attach", stopped["who"], "-c", "p reward").stdout
+    job.client.request("continue", who="all")
+    # THEN its traceback was printed before the wait, and it ends as it would without rldbg
+    said = output(process)
+    assert said.index("KeyError: 'reward of row 1'") < said.index("Process ") and "EXIT CODES [0, 1, 0]" in said
+    (file,) = (job.run.path / "crashes").glob("*.json")
+    assert json.loads(file.read_text())["where"] == "child"
+
+
+SPAWNED = """
+import torch.multiprocessing
+def work(rank):
+    loss = rank * 0.25
+    if rank == 1:
+        raise ValueError("the loss of rank 1")
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, nprocs=2)
+"""
+
+
+def test_a_rank_of_torch_spawn_is_held_and_its_parent_is_not(job):
+    # WHEN a rank fails, whose exception torch saves for the parent
+    process = job.start(job.write("spawned.py", SPAWNED))
+    (stopped,) = job.wait_stopped()
+    assert stopped["function"] == "work"
+    assert "0.25" in job.rldbg("attach", stopped["who"], "-c", "p loss").stdout
+    job.client.request("continue", who="all")
+    # THEN the report of its parent is recorded, and holds nobody
+    assert "ProcessRaisedException" in output(process)
+    kinds = {
+        json.loads(file.read_text())["exceptions"][0]["type"] for file in (job.run.path / "crashes").glob("*.json")
+    }
+    assert kinds == {"ValueError", "ProcessRaisedException"}
+
+
 TRACED = """
 import pathlib, sys, threading, time
 def stops_at_its_end(): breakpoint()

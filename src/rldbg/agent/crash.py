@@ -2,8 +2,8 @@
 
 RUN/crashes/<time>-<role>[-<rank>]-<pid>-<n>.json, visible only when complete, written before the process is held:
 
-    {"schema_version": 1, "who": {identity}, "time": t, "thread": "...", "where": "task|thread|process", "step": 12,
-     "exceptions": [{"type", "message", "notes", "relation": "raised|part|cause|context",
+    {"schema_version": 1, "who": {identity}, "time": t, "thread": "...", "where": "task|thread|child|process",
+     "step": 12, "exceptions": [{"type", "message", "notes", "relation": "raised|part|cause|context",
                      "frames": [{"file", "line", "function", "source": {"first": 3, "lines": [...]},
                                  "locals": {name: {"type", "text", "tensor"?}}}]}]}
 
@@ -57,6 +57,8 @@ def crash_record(
 
 def is_second_hand(error: BaseException) -> bool:
     """Whether a launcher only reports that a process it started has failed: there is nothing to inspect in it."""
+    if type(error).__module__ == "torch.multiprocessing.spawn":
+        return True
     launches = any(word in sys.argv[0] for word in ("torchrun", "accelerate", "deepspeed", "torch/distributed"))
     return type(error).__name__ == "ChildFailedError" or (launches and type(error).__name__ == "CalledProcessError")
 

@@ -16,6 +16,7 @@ from .choice import BreakpointConditions
 from .crash import is_end_by_signal
 from .identity import describe_process
 from .imports import AfterImports
+from .post_mortem import ENDS_PROCESS
 from .process import Agent
 from .ray_process import is_ray_worker, wait_for_far_node
 from .settings import Settings, say
@@ -127,13 +128,40 @@ def _own_thread_exceptions(agent: Agent) -> None:
     threading.excepthook = thread_excepthook
 
 
+def _own_child_exceptions(agent: Agent, module: ModuleType) -> None:
+    """`module` is multiprocessing.process: it prints what leaves a child's function, and calls no excepthook."""
+    original = module.BaseProcess._bootstrap
+
+    @functools.wraps(original)
+    def _bootstrap(process: Any, *args: Any, **kwargs: Any) -> Any:
+        run = process.run
+
+        def run_and_report() -> None:
+            try:
+                run()
+            except BaseException as error:
+                _report(agent, _ended_by(error), "child")
+                raise
+
+        process.run = run_and_report
+        return original(process, *args, **kwargs)
+
+    module.BaseProcess._bootstrap = _bootstrap
+
+
+def _ended_by(error: BaseException) -> BaseException:
+    """The exception at which a child has given up: torch.multiprocessing.spawn saves it for the parent, then exits."""
+    gives_up = isinstance(error, SystemExit) and error.code not in (None, 0) and not error.__suppress_context__
+    return error.__context__ or error if gives_up else error
+
+
 def _report(agent: Agent, error: BaseException, where: str) -> None:
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit) or is_end_by_signal(error):
         return
     try:
         agent.crashed(error, where)
     except KeyboardInterrupt:
-        if where != "process":
+        if where not in ENDS_PROCESS:
             # Ray cancels tasks so.
             raise
         say("Ctrl-C ended the wait at the exception")
@@ -177,7 +205,10 @@ def _watched(agent: Agent, settings: Settings, uncaught: UncaughtExceptions) -> 
         original = module.hook
         module.hook = lambda runtime_env: armed_runtime_env(original(runtime_env))  # type: ignore[attr-defined]
 
-    watched: dict[str, Callable[[ModuleType], None]] = {"ray._private.runtime_env.uv_runtime_env_hook": uv_hook}
+    watched: dict[str, Callable[[ModuleType], None]] = {
+        "ray._private.runtime_env.uv_runtime_env_hook": uv_hook,
+        "multiprocessing.process": lambda module: _own_child_exceptions(agent, module),
+    }
     if settings.ray_breakpoints:
         watched["ray.util.debugpy"] = _say_what_ray_opens
     else:

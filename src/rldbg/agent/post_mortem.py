@@ -34,6 +34,9 @@ _STANDARD_LIBRARY = str(Path(traceback.__file__).parent) + "/"
 _RAISED_IN = re.compile(r"\(pid=(\d+), ip=([^,)\s]+)")
 
 
+# Where exceptions leave the process, and where their caller may handle them (`child`: of multiprocessing).
+ENDS_PROCESS = ("process", "child")
+_HAS_CALLER = ("task", "child")
 _CRASH_FILES = 50
 _HEADLINE = 300
 # The longest time that a dying process that is not held waits for a busy broker.
@@ -62,7 +65,7 @@ class PostMortem:
     def report(self, error: BaseException, where: str) -> None:
         """Writes the crash file, tells the broker, and holds the process if the broker says so."""
         passes = is_one_of(error, self._settings.pass_exceptions)
-        if where == "task" and (passes or is_control_flow(error) or not has_users_code(error)):
+        if where in _HAS_CALLER and (passes or is_control_flow(error) or not has_users_code(error)):
             # The caller will most likely handle it: a queue that is empty, a timeout, a cancellation.
             return
         if self._crashes >= _CRASH_FILES:
@@ -139,6 +142,9 @@ class PostMortem:
                 if lost_at:
                     self._link().insist("crash", told | {"held_again_s": left_s}, timeout_s=_CRASH_S)
                 channel = self._announced(facts, left_s, is_first=not lost_at)
+                if not lost_at and told["where"] in _HAS_CALLER:
+                    # Its caller prints it, once it is no longer held.
+                    traceback.print_exception(error)
             except NoBroker as problem:
                 self._link().tell("stop_failed", {"stop": facts["stop"], "reason": str(problem)})
                 reason = lost_at and self._link().why_none(lost_at)

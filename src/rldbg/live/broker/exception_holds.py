@@ -1,7 +1,7 @@
 """How long processes are held at exceptions. While one is held, it is not known whether its caller would handle it.
 
-An exception that ends its process is held; of those in tasks and threads the first of each kind (type and raising
-line). All holds of a run together have one budget of wall-clock time.
+An exception that ends its process is held; of those in tasks, children and threads the first of each kind (type and
+raising line). All holds of a run together have one budget of wall-clock time.
 """
 
 import asyncio

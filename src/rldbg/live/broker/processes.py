@@ -63,7 +63,7 @@ class Process:
             return "stopped"
         if self.ended_at is not None:
             return "crashed" if self.crash else "exited"
-        return "crashed" if self.crash and self.crash.get("where") == "process" else "running"
+        return "crashed" if self.crash and self.crash.get("where") in ("process", "child") else "running"
 
     @property
     def is_pausing(self) -> bool:
