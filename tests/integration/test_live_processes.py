@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from live_job import LiveJob, output, rldbg, until
@@ -418,6 +419,7 @@ def test_what_was_there_before_still_runs(job):
         "hooked.py",
         """
 import sys
+import time
 seen = []
 previous = sys.excepthook
 sys.excepthook = lambda *a: (print("USER EXCEPTHOOK", flush=True), previous(*a))
@@ -605,3 +607,39 @@ def test_a_jump_that_is_refused_leaves_the_rank_stopped(job):
     assert done.returncode == 1 and "2" in done.stdout.splitlines()
     assert (job.ps()[0]["state"], job.ps()[0]["line"]) == ("stopped", before)
     job.client.request("continue", who="all")
+
+
+def test_what_raises_at_the_prompt_answers_at_once_and_ends_nothing(job):
+    # GIVEN one rank at a breakpoint and one at an exception
+    process = job.start(job.write("stopped.py", "step = 7\nbreakpoint()\nprint('WENT ON')\n"))
+    failed = job.start(job.write("failed.py", "step = 7\nraise ValueError('bad loss')\n"), RLDBG_POST_MORTEM=60)
+    job.wait_stopped(2)
+    raising = ["import sys; sys.exit(3)", "raise SystemExit", "raise GeneratorExit('no')", "p exit()", "p 1 +", "x = ("]
+    for line in raising:
+        begin = time.monotonic()
+        done = job.rldbg("cast", "all", line, check=False)
+        # THEN each says what was raised, long before an evaluation is given up
+        assert done.returncode == 1 and ("Error" in done.stdout or "Exit" in done.stdout), (line, done.stdout)
+        assert time.monotonic() - begin < 20, line
+    # AND `exit()` leaves the prompt
+    assert "7" in job.rldbg("attach", "stopped", "-c", "p step", "-c", "exit()", "-c", "p 1 / 0").stdout
+    assert {each["state"] for each in job.ps()} == {"stopped"}
+    job.client.request("continue", who="all")
+    assert "WENT ON" in output(process) and process.returncode == 0
+    assert "ValueError: bad loss" in output(failed) and failed.returncode == 1
+
+
+def test_a_command_that_makes_no_sense_changes_nothing(job):
+    process = job.start(job.write("stopped.py", "n = 7\nbreakpoint()\nn = 8\nprint('WENT ON')\n"))
+    until(lambda: [each["line"] for each in job.stopped()] == [3], "the stop")
+    job.client.request("break_set", file=str(job.folder / "stopped.py"), line=4)
+    refused = ["n + 1", "c please", "unt x", "unt 1", "cl all", "u far", "f -1", "d 1.5", "s 3", "j x"]
+    for line in refused:
+        done = job.rldbg("attach", "stopped", "-c", line, check=False)
+        assert done.returncode == 1 and "***" in done.stdout, line
+    (after,) = job.ps()
+    assert (after["state"], after["line"]) == ("stopped", 3)
+    assert len(job.client.request("break_list")["breaks"]) == 1
+    job.client.request("break_clear")
+    job.client.request("continue", who="all")
+    assert "WENT ON" in output(process)

@@ -186,9 +186,32 @@ def load_debugpy(fallback: str) -> Any:
             if version < _OLDEST:
                 raise NoDebugger(f"debugpy {debugpy.__version__} is too old: 1.8.0 is needed (pip install -U debugpy)")
             importlib.import_module("debugpy.server.api")
+            _answer_whatever_is_raised(sys.modules["_pydevd_bundle.pydevd_vars"])
     finally:
         sys.path[:] = path_before
     return debugpy
+
+
+def _answer_whatever_is_raised(module: Any) -> None:
+    """pydevd never answers when an expression raises SystemExit, as `exit()` does, or another BaseException."""
+    original = module.evaluate_expression
+    if getattr(original, "_rldbg", False):
+        return
+
+    @functools.wraps(original)
+    def evaluate_expression(py_db: Any, frame: FrameType, expression: str, is_exec: bool) -> Any:
+        try:
+            return original(py_db, frame, expression, is_exec)
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's expression may raise anything
+            kind = type(type(error).__name__, (Exception,), {})
+            if is_exec:
+                raise kind(*error.args) from None
+            return module.ExceptionOnEvaluate(kind(*error.args), kind, error.__traceback__)
+
+    setattr(evaluate_expression, "_rldbg", True)  # noqa: B010 - mypy knows no such attribute
+    module.evaluate_expression = evaluate_expression
 
 
 def _import_debugpy(fallback: str) -> Any:

@@ -50,7 +50,9 @@ class FramesAdapter:
             return self._numbered([response | {"success": False, "message": f"{command}: not after an exception"}])
         try:
             response["body"] = method(arguments)
-        except Exception as error:  # noqa: BLE001 - the user's expression may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's expression may raise anything; `exit()` ends nothing
             text = "".join(traceback.format_exception_only(error)).strip()
             return self._numbered([response | {"success": False, "message": text}])
         return self._numbered([response, *self._events_after(command)])

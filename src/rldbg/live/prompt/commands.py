@@ -8,7 +8,7 @@ from rldbg.live.prompt.broadcast import BroadcastResult, ProcessGroup, broadcast
 from rldbg.live.prompt.grouping import RankAnswer
 from rldbg.live.prompt.pdb_commands import PdbCommands
 
-_LEAVING = ("q", "quit", "exit", "detach")
+_LEAVING = ("q", "quit", "exit", "quit()", "exit()", "detach")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ _ALIASES = {
     "bt": "w", "list": "l", "longlist": "ll", "print": "p", "args": "a", "break": "b", "clear": "cl", "jump": "j",
     "quit": "q", "exit": "q", "detach": "q", "help": "h", "?": "h", "until": "unt", "frame": "f", "exception": "exc",
 }  # fmt: skip
+# Nothing that was meant as Python (`n + 1`) may resume a rank.
+_WITHOUT_ARGUMENT = frozenset({"c", *_STEPS})
 _ONLY_IN_PDB = ("alias", "commands", "debug", "disable", "enable", "ignore", "restart", "run", "source", "unalias")
 
 
@@ -107,6 +109,8 @@ class PdbCommands:
             # `n = 5` means the variable and not the command of that name.
             if action is None or re.match(r"=(?!=)", rest.strip()):
                 return self.python(line)
+            if rest.strip() and _ALIASES.get(word, word) in _WITHOUT_ARGUMENT:
+                return CommandResult(f"*** {word} takes no argument (p EXPRESSION shows a value)", ok=False)
             return action(rest.strip())
         except EvaluationError as error:
             return CommandResult(f"*** {error}", ok=False)
@@ -334,7 +338,10 @@ class PdbCommands:
         return CommandResult(break_text(made), value=made["id"], ok=any((made.get("set_in") or {}).values()))
 
     def _clear(self, text: str) -> CommandResult:
-        self.debuggee.clear_breaks([int(number) for number in re.findall(r"\d+", text)])
+        numbers = re.split(r"[\s,]+", text) if text else []
+        if not all(number.isdigit() for number in numbers):
+            return CommandResult("*** cl, or cl N N (`b` lists the numbers)", ok=False)
+        self.debuggee.clear_breaks([int(number) for number in numbers])
         return CommandResult()
 
     def _condition(self, text: str) -> CommandResult:
@@ -366,7 +373,9 @@ class PdbCommands:
         return CommandResult({"running": "running"}.get(facts["state"], f"the process has {facts['state']}"), left=True)
 
     def _until(self, text: str) -> CommandResult:
-        line = int(text) if text.isdigit() else int(self.frame["line"]) + 1
+        line, current = _count(text, int(self.frame["line"]) + 1), int(self.frame["line"])
+        if line <= current:
+            return CommandResult(f"*** unt LINE: a line after {current}", ok=False)
         self.debuggee.set_break(file=frame_path(self.frame), line=line, once=True)
         return self._go("continue")
 
@@ -381,4 +390,6 @@ class PdbCommands:
 
 
 def _count(text: str, default: int = 1) -> int:
-    return int(text) if text.isdigit() else default
+    if text and not text.isdigit():
+        raise UsageError(f"invalid number: {text!r}")
+    return int(text or default)
