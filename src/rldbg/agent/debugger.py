@@ -205,7 +205,7 @@ def _answer_whatever_is_raised(module: Any) -> None:
         except (Exception, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 - the user's expression may raise anything
-            kind = type(type(error).__name__, (Exception,), {})
+            kind = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
             if is_exec:
                 raise kind(*error.args) from None
             return module.ExceptionOnEvaluate(kind(*error.args), kind, error.__traceback__)

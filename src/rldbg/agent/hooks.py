@@ -140,6 +140,8 @@ def _own_child_exceptions(agent: Agent, module: ModuleType) -> None:
             try:
                 run()
             except BaseException as error:
+                # This frame is not the program's.
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 _report(agent, _ended_by(error), "child")
                 raise
 
