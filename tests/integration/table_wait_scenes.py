@@ -165,6 +165,53 @@ def has_put_already():
         samples.get()
 
 
+def never_true():
+    """The thread that raises the version has ended."""
+    changed, version = threading.Condition(), [0]
+
+    def raise_version():
+        with changed:
+            version.append(1)
+            changed.notify_all()
+
+    thread = threading.Thread(target=raise_version, name="raiser")
+    thread.start()
+    thread.join()
+    ready()
+    with changed:
+        changed.wait_for(lambda: len(version) > 2)
+
+
+def never_true_in_asyncio():
+    async def main():
+        changed, version = asyncio.Condition(), [0]
+        ready()
+        async with changed:
+            await changed.wait_for(lambda: len(version) > 2)
+
+    asyncio.run(main())
+
+
+def cancelled_holders():
+    """Those who have the semaphore were cancelled before they released it; who awaits the others does not do it."""
+    slots = asyncio.Semaphore(2)
+
+    async def ask(seconds):
+        await slots.acquire()
+        await asyncio.sleep(seconds)
+        slots.release()
+
+    async def main():
+        holders = [asyncio.create_task(ask(3600), name=f"holder-{number}") for number in range(2)]
+        await asyncio.sleep(0.1)
+        for each in holders:
+            each.cancel()
+        ready()
+        await asyncio.gather(*[ask(0) for _ in range(2)])
+
+    asyncio.run(main())
+
+
 def ended_program():
     """The program that is read from was killed; what it started has inherited its output, and keeps it open."""
     engine = subprocess.Popen(["sh", "-c", "sleep 3600 & kill -ABRT $$"], stdout=subprocess.PIPE, text=True)

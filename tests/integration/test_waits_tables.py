@@ -29,6 +29,12 @@ WORDS = {
     ],
     "through_a_call": ["thread loader should put an item in, but sleeps (time.sleep) at", "(load)"],
     "given_to_a_thread": ["only fill (line", "thread filler (started in line", "has ended"],
+    "never_true": [
+        "condition `changed` to be notified, in a loop until `len(version) > 2` (len(version) = 2)",
+        "raiser",
+    ],
+    "never_true_in_asyncio": ["condition `changed`", "in a loop until `len(version) > 2` (len(version) = 1)"],
+    "cancelled_holders": ["for semaphore `slots`", "never released", "task holder-0 was cancelled"],
     "ended_program": [
         "for data from a pipe; process sh -c sleep",
         "should write into it, but has ended (killed by SIGABRT); process",
@@ -37,7 +43,7 @@ WORDS = {
     "ended_program_of_asyncio": ["should write into it, but has ended (exit code 3); process", "(sleep 3600) has"],
     "has_put_already": ["only once (line", "would put an item in"],
 }
-NOT_SAID = {"has_put_already": "put-once should"}
+NOT_SAID = {"cancelled_holders": "deadlock", "has_put_already": "put-once should"}
 
 
 class Programs:

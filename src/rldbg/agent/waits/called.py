@@ -67,10 +67,14 @@ def calls_ahead(frame: Frame, inner: Frame | None, sources: Sources) -> Iterator
     for _ in range(_DEPTH):
         following: list[tuple[Frame, list[ast.AST]]] = []
         for place, nodes in below:
+            awaited = {id(node.value) for node in nodes if isinstance(node, ast.Await)}
             for call in (node for node in nodes if isinstance(node, ast.Call)):
                 yield place, call
                 called = _called(call, place, sources)
-                if called is not None and (called.file, called.line) not in seen and len(seen) < _MOST_CALLED:
+                # A coroutine that is not awaited here is run by a task of its own.
+                if called is None or (isinstance(called.definition, ast.AsyncFunctionDef) and id(call) not in awaited):
+                    continue
+                if (called.file, called.line) not in seen and len(seen) < _MOST_CALLED:
                     seen.add((called.file, called.line))
                     following.append((called, list(nodes_run(called.definition))))
         below = following

@@ -268,6 +268,8 @@ def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources:
     wait["key"] = f"{value.address:#x}"
     if kind == "event" and value.kind != "Event":
         wait["kind"] = value.kind.lower()
+    if wait["kind"] == "condition":
+        wait["until"] = sources.awaited_condition(frames[user])
     if wait["kind"] == "barrier":
         wait |= barrier_facts(value)
     if kind == "lock" and value.kind != "Lock":

@@ -96,7 +96,7 @@ def _condition(frame: Frame, looking: Looking) -> Wait:
         "wait",
         "wait_for",
         lock=f"{lock.address:#x}" if lock is not None else "",
-        until=looking.sources.polled(looking.place) if looking.place is not None else "",
+        until=looking.sources.awaited_condition(looking.place) if looking.place is not None else "",
     )
 
 

@@ -106,6 +106,17 @@ class Sources:
             test, word = test.operand, "until"
         return f"{word} `{ast.unparse(test)[:100]}`{values_in(test, frame)}"
 
+    def awaited_condition(self, frame: Frame) -> str:
+        """What has to hold for the wait of a condition on the line to end: what `wait_for` is given, or the loop around
+        `wait`."""
+        for call in self.calls_at(frame):
+            if call.method == "wait_for" and call.arguments:
+                given = call.arguments[0]
+                test = given.body if isinstance(given, ast.Lambda) else given
+                asked = "" if isinstance(given, ast.Lambda) else "()"
+                return f"until `{ast.unparse(test)[:100]}{asked}`{values_in(test, frame) if not asked else ''}"
+        return self.polled(frame)
+
     def spins(self, frame: Frame) -> str:
         """What a loop around the line looks for without doing anything else."""
         loops = [node for node in self.on_line(frame) if isinstance(node, ast.While)]
