@@ -4,12 +4,15 @@ table_wait_scenes.py SCENE FOLDER` writes FOLDER/SCENE when it is about to."""
 import asyncio
 import collections
 import gc
+import http.server
+import multiprocessing
 import os
 import queue
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 FOLDER = Path(sys.argv[2])
@@ -190,6 +193,85 @@ def never_true_in_asyncio():
             await changed.wait_for(lambda: len(version) > 2)
 
     asyncio.run(main())
+
+
+class Versions:
+    def __init__(self):
+        self.loaded = {}
+
+    def event_of(self, version):
+        return self.loaded.setdefault(version, threading.Event())
+
+    def mark(self, version):
+        self.event_of(version).set()
+
+    def wait(self, version):
+        self.event_of(version).wait()
+
+
+def other_event():
+    """What was set is under another key."""
+    versions = Versions()
+    versions.mark("v1")
+    ready()
+    versions.wait(1)
+
+
+class Server:
+    def __init__(self):
+        self.loop, self.resumed = asyncio.new_event_loop(), asyncio.Event()
+        threading.Thread(target=self.loop.run_forever, name="server-loop", daemon=True).start()
+
+    async def generate(self):
+        await self.resumed.wait()
+
+    async def resume(self):
+        self.resumed.set()
+
+    def call(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+
+def called_afterwards():
+    """What would end the wait is called by the one who waits, further down."""
+    server = Server()
+    ready()
+    server.call(server.generate())
+    server.call(server.resume())
+
+
+def single_threaded_server():
+    """A handler asks its own server, which has one thread."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.wfile.write(urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/").read())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, name="judge-server", daemon=True).start()
+    ready()
+    urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/")
+
+
+def score(tasks, results):
+    for task in iter(tasks.get, None):
+        if task != 1:
+            results.put(task)
+
+
+def dropped_result():
+    """A worker drops a result; who waits for it has put all the tasks already."""
+    context = multiprocessing.get_context("fork")
+    tasks, results = context.Queue(), context.Queue()
+    context.Process(target=score, args=(tasks, results), name="scorer").start()
+    for number in range(3):
+        tasks.put(number)
+    ready()
+    for _ in range(3):
+        results.get()
 
 
 def cancelled_holders():

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from live_job import LiveJob, until
 from ray_stage import plain_environment
@@ -34,6 +35,13 @@ WORDS = {
         "raiser",
     ],
     "never_true_in_asyncio": ["condition `changed`", "in a loop until `len(version) > 2` (len(version) = 1)"],
+    "other_event": ["only mark (line", "it is `self.loaded` under 1, where others are set: 'v1'"],
+    "called_afterwards": [
+        "only resume (line",
+        "the main thread calls resume only afterwards, at table_wait_scenes.py:",
+    ],
+    "single_threaded_server": ["has not accepted the connection: the thread that accepts it waits here (deadlock)"],
+    "dropped_result": ["queue `tasks`", "has its other end, but is not about to put an item in"],
     "cancelled_holders": ["for semaphore `slots`", "never released", "task holder-0 was cancelled"],
     "ended_program": [
         "for data from a pipe; process sh -c sleep",
@@ -114,7 +122,9 @@ def test_it_is_explained_by_the_agent(armed, scene):
     until(lambda: any(process["pid"] == pid for process in armed.job.ps()), f"the agent of {scene}")
 
     def look():
-        before, after = (armed.job.client.request("stacks", who=f"@{pid}", waits=True)["stacks"] for _ in range(2))
+        family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+        who = ",".join(f"@{each}" for each in family if any(process["pid"] == each for process in armed.job.ps()))
+        before, after = (armed.job.client.request("stacks", who=who, waits=True)["stacks"] for _ in range(2))
         return explain(after, before=before)
 
     _until_said(look, scene)

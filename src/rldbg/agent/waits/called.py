@@ -2,10 +2,10 @@
 that it calls, with the arguments as far as these are known."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .objects import Frame, Object, is_a
-from .origins import FUNCTIONS
+from .origins import FUNCTIONS, last_name
 from .places import is_users
 from .resolving import resolve
 from .source import Sources, nodes_ahead, nodes_run
@@ -35,15 +35,15 @@ class CalledFrame:
         return own if own is not None or self._around is None else dict(self._around.items()).get(name)
 
 
-def uses_ahead(frame: Frame, inner: Frame | None, sources: Sources) -> Iterator[tuple[Object, str]]:
+def uses_ahead(frame: Frame, inner: Frame | None, sources: Sources) -> Iterator[tuple[Object | None, str]]:
     """Objects that the frame's function can reach, and each method that it will call on them, itself or through others;
-    `inner` is the frame that it has called and that has not returned."""
+    None for what is not known yet. `inner` is the frame that it has called and that has not returned."""
     for value in frame.locals().values():
         yield value, ""
         yield from ((each, "") for each in value.attributes().values())
     for place, call in calls_ahead(frame, inner, sources):
-        if isinstance(call.func, ast.Attribute) and (used := resolve(call.func.value, place)) is not None:
-            yield used, call.func.attr
+        if isinstance(call.func, ast.Attribute):
+            yield resolve(call.func.value, place), call.func.attr
 
 
 def may_act(frame: Frame, methods: frozenset[str], sources: Sources) -> bool:
@@ -56,6 +56,14 @@ def may_act(frame: Frame, methods: frozenset[str], sources: Sources) -> bool:
         isinstance(each, ast.Attribute) and each.attr in methods and resolve(each.value, frame) is None
         for each in called
     )
+
+
+def later_calls(frames: Sequence[Frame], names: set[str], sources: Sources) -> Iterator[tuple[str, Frame, int]]:
+    """Calls of functions of these names that the current functions will make after the line where they are."""
+    for frame in (frame for frame in frames if is_users(frame.file)):
+        for node in nodes_ahead(frame, sources):
+            if isinstance(node, ast.Call) and node.lineno > frame.line and last_name(node.func) in names:
+                yield last_name(node.func), frame, node.lineno
 
 
 def calls_ahead(frame: Frame, inner: Frame | None, sources: Sources) -> Iterator[tuple[Frame, ast.Call]]:

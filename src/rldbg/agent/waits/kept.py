@@ -1,6 +1,6 @@
 """Where an object that is waited for is kept: a table of the program, and the others of its kind in there."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .kernel import Facts
@@ -41,11 +41,33 @@ def kept_in(address: int, stacks: Sequence[Sequence[Frame]], sources: Sources) -
     return None
 
 
-def filled_others(kept: Kept) -> Facts:
-    """Queues of the same table that have items, by their keys, while the one under `key` has none."""
-    sizes = [(key, queue_facts(queue)["size"]) for key, queue in kept.others]
-    filled = [[key, size] for key, size in sizes if size]
-    return {"table": kept.table, "key": kept.key, "filled": filled[:_MOST_SHOWN], "more": len(filled[_MOST_SHOWN:])}
+def others_ahead(kept: Kept, kind: str) -> Facts:
+    """Others of the same table, by their keys, for which that has happened which the one under `key` waits for."""
+    happened = _HAPPENED.get(kind)
+    told = [(key, happened(each)) for key, each in kept.others] if happened is not None else []
+    ahead = [f"{key}{f' ({words})' if words else ''}" for key, words in told if words is not None]
+    return {"table": kept.table, "key": kept.key, "ahead": ahead[:_MOST_SHOWN], "more": len(ahead[_MOST_SHOWN:])}
+
+
+def _items(queue: Object) -> str | None:
+    size = queue_facts(queue)["size"]
+    return f"{size} {'item' if size == 1 else 'items'}" if size else None
+
+
+def _is_set(event: Object) -> str | None:
+    flag = event.get("_flag") or event.get("_value")
+    return "" if flag is not None and flag.number() else None
+
+
+def _is_completed(future: Object) -> str | None:
+    return "" if future.state() == "FINISHED" else None
+
+
+_HAPPENED: dict[str, Callable[[Object], str | None]] = {
+    "queue_get": _items,
+    "event": _is_set,
+    "future": _is_completed,
+}
 
 
 def _found_in(name: str, table: Object, address: int) -> Kept | None:

@@ -23,12 +23,23 @@ def names_of(expression: ast.expr, function: ast.AST, depth: int = 0) -> frozens
     if isinstance(expression, ast.Subscript | ast.Starred | ast.Await | ast.NamedExpr):
         return names_of(expression.value, function, depth + 1)
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
-        taken = expression.func.attr in _TAKING_OUT
-        return names_of(expression.func.value, function, depth + 1) if taken else frozenset()
+        owner = expression.func.value
+        if isinstance(owner, ast.Name) and owner.id == "self":
+            # What one of its own methods gives, is known by the name of the method.
+            return frozenset({f"{expression.func.attr}()"})
+        return names_of(owner, function, depth + 1) if expression.func.attr in _TAKING_OUT else frozenset()
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
         passed = expression.args if expression.func.id in _PASSING_ON else []
         return frozenset().union(*(names_of(each, function, depth + 1) for each in passed))
     return frozenset()
+
+
+def parsed(name: str) -> ast.expr:
+    """A name as an expression; one that was cut short has none."""
+    try:
+        return ast.parse(name, mode="eval").body
+    except SyntaxError:
+        return ast.Constant(None)
 
 
 def last_name(expression: ast.expr) -> str:

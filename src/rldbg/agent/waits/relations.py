@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from .called import may_act, uses_ahead
-from .kept import filled_others, kept_in
+from .called import later_calls, may_act, uses_ahead
+from .kept import kept_in, others_ahead
 from .kernel import Facts
 from .looking import Wait, is_ray_queue, shared_key
 from .objects import Frame, Object
@@ -33,9 +33,16 @@ _OPPOSITE = {
 }
 
 
+_ENDING = frozenset().union(*_OPPOSITE.values())
+
+
 def relate(waiting: _Waiting, sources: Sources) -> None:
     """For each wait for an object: who else can reach it and does what with it, and which functions would end it."""
-    used = [(entry, list(_uses_of(frames, sources))) for entry, frames in waiting]
+    used = []
+    for entry, frames in waiting:
+        every = list(_uses_of(frames, sources))
+        entry["may_call"] = sorted({method for each, method in every if each is None and method in _ENDING})
+        used.append((entry, [(each, method) for each, method in every if each is not None]))
     reached = [(entry, _methods((each.address, method) for each, method in own)) for entry, own in used]
     for (entry, own), (_, frames) in zip(used, waiting, strict=True):
         at_hand = [*((each, method) for each, method in own if method), *_kept_ray_queues(frames)]
@@ -92,20 +99,32 @@ def _relate_functions(wait: Wait, place: Frame, frames: Sequence[Frame], waiting
     """Functions that would end the wait, by what they call the object, are given it, or take it out of."""
     address, opposite, name = int(wait.get("key") or "0", 16), _OPPOSITE[wait["kind"]], str(wait.get("name") or "")
     kept = kept_in(address, [frames, *(each for _, each in waiting)], sources)
-    if kept is not None and wait["kind"] == "queue_get":
-        wait["kept"] = filled_others(kept)
+    if kept is not None:
+        wait["kept"] = others_ahead(kept, wait["kind"])
     if name:
         functions = sources.functions_calling(place, name, opposite)
         functions = functions or functions_given(address, frames, opposite, sources)
         if not functions and kept is not None:
-            functions, name = sources.functions_calling(place, f".{kept.name}", opposite), kept.name
+            functions, name = sources.functions_calling(place, f"_.{kept.name}", opposite), kept.name
         wait["functions"] = functions
+        wait["later"] = _later(functions, waiting, sources)
         wait["starters"] = starters(functions, place, frames, sources)
         wait["guard"] = guard(functions, name, opposite, place, sources)
         if wait["kind"] in _DISPATCHED:
             wait["by_signal"] = ended_by_signal(place, name, functions, opposite, sources)
     if wait["kind"] in _DISPATCHED:
         wait["nobody_elses"] = is_nobody_elses(place, sources)
+
+
+def _later(functions: Sequence[str], waiting: _Waiting, sources: Sources) -> Facts:
+    """Who calls one of the functions (as `name:line`) after what it does now."""
+    names = {each.partition(":")[0] for each in functions}
+    for entry, frames in waiting if names else ():
+        for name, frame, line in later_calls(frames, names, sources):
+            who = entry.get("thread") or f"task {entry['task']}"
+            place = {"file": frame.file, "line": line, "function": frame.function}
+            return place | {"who": who, "calls": name, "main": bool(entry.get("main"))}
+    return {}
 
 
 def name_by_others(waiting: _Waiting, sources: Sources) -> None:
@@ -128,7 +147,7 @@ def _kept_ray_queues(frames: Sequence[Frame]) -> Iterable[tuple[Object, str]]:
     return [(each, "") for each in kept if is_ray_queue(each)]
 
 
-def _uses_of(frames: Sequence[Frame], sources: Sources) -> Iterator[tuple[Object, str]]:
+def _uses_of(frames: Sequence[Frame], sources: Sources) -> Iterator[tuple[Object | None, str]]:
     own = [frame for frame in frames if is_users(frame.file)]
     for frame, inner in zip(own, (None, *own), strict=False):
         yield from uses_ahead(frame, inner, sources)

@@ -54,6 +54,7 @@ _ADDED_TO_STACKS = (
     "calls",
     "sets",
     "shares",
+    "may_call",
 )
 _MOST_HELD = 100
 # Loops that are written in C show only who runs them.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .objects import Frame, Object, exception_text, is_a, path_text
-from .origins import FUNCTIONS, names_of, own_nodes
+from .origins import FUNCTIONS, names_of, own_nodes, parsed
 from .places import is_users
 from .resolving import resolve, texts_of
 
@@ -232,13 +232,14 @@ class Sources:
 
     def _method_calls(self, frame: Frame, name: str) -> Iterator[tuple[str, str, int]]:
         """Function, method and line of each call of a method on something of this name."""
-        base, within = name.partition("[")[0], None
-        last = base.rpartition(".")[2]
-        if base in frame.locals():
-            around = [node for node in self.on_line(frame) if isinstance(node, FUNCTIONS)]
-            within = set(map(id, ast.walk(around[0]))) if around else set()
-        for function, owners, method, line in self._methods(frame.file) if last.isidentifier() else ():
-            if last in owners and isinstance(function, FUNCTIONS) and (within is None or id(function) in within):
+        expression, within = parsed(name), self.function(frame)
+        wanted = names_of(expression, within) if within is not None else frozenset()
+        local = wanted & frame.locals().keys() if not isinstance(expression, ast.Attribute) else frozenset()
+        around = [node for node in self.on_line(frame) if isinstance(node, FUNCTIONS)]
+        inside = set(map(id, ast.walk(around[0]))) if around else set()
+        for function, owners, method, line in self._methods(frame.file):
+            known = owners & (wanted - local) or (owners & local and id(function) in inside)
+            if known and isinstance(function, FUNCTIONS):
                 yield function.name, method, line
 
 

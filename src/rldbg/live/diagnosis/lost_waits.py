@@ -19,6 +19,7 @@ DUTIES = {
     "future": ("should complete it", "complete it"),
     "barrier": ("should arrive there", "arrive there"),
 }
+_HAPPENED = {"queue_get": "have items", "event": "are set", "future": "are completed"}
 _ENDED_WELL = "exit code 0"
 _POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
 
@@ -136,16 +137,22 @@ def _undone_duty(loss: _Loss) -> str:
         nobody = f"no thread or process is seen that would {duty}"
     if wait.get("guard"):
         nobody += f" ({str(functions[0]).partition(':')[0]} does so only if {wait['guard']})"
-    return "; ".join(filter(None, [loss.with_gone(nobody), _filled_others(wait.get("kept") or {})]))
+    later = wait.get("later") or {}
+    if later and not loss.gone:
+        who = (
+            "the main thread" if later["main"] else later["who"] if "task" in later["who"] else f"thread {later['who']}"
+        )
+        nobody += f"; {who} calls {later['calls']} only afterwards, at {place_text(later)}"
+    return "; ".join(filter(None, [loss.with_gone(nobody), _others_ahead(str(wait["kind"]), wait.get("kept") or {})]))
 
 
-def _filled_others(kept: WaitFacts) -> str:
-    """Queues of the same table that have items: what was meant for this one may be there."""
-    if not kept.get("filled"):
+def _others_ahead(kind: str, kept: WaitFacts) -> str:
+    """Others of the same table for which it has happened: what was meant for this one may have gone there."""
+    if not kept.get("ahead"):
         return ""
-    filled = [f"{key} ({size} {'item' if size == 1 else 'items'})" for key, size in kept["filled"]]
     more = f" and {kept['more']} more" if kept["more"] else ""
-    return f"it is `{kept['table']}` under {kept['key']}, where others have items: {', '.join(filled)}{more}"
+    happened = _HAPPENED[kind]
+    return f"it is `{kept['table']}` under {kept['key']}, where others {happened}: {', '.join(kept['ahead'])}{more}"
 
 
 def _unset_key(loss: _Loss) -> str:
@@ -174,7 +181,9 @@ def _no_peer(loss: _Loss) -> str:
         return loss.gone
     itself = loss.stack.get("pid") in wait["ends"]
     if itself and not wait.get("accepted", True):
+        serving = [str(frame["function"]).rpartition(".")[2] for frame in entry.get("frames") or []]
         blocked = ": its event loop is blocked here (deadlock)" if entry.get("loops") else ""
+        blocked = ": the thread that accepts it waits here (deadlock)" if "serve_forever" in serving else blocked
         return f"this process listens there itself and has not accepted the connection{blocked}"
     if not wait.get("accepted", True):
         return "the program that listens there has not accepted the connection"

@@ -81,7 +81,10 @@ def _duty_edges(asked: Asked) -> list[Edge]:
     if others and (lost := _ended_users(others, host, asked.stacks)):
         node.wait = {**node.wait, "lost": lost}
         return []
-    found += [Edge((host, pid, front_of(pid, host, known)), should) for pid in others]
+    unwilling = f"has its other end, but is not about to {duty}"
+    found += [
+        Edge((host, pid, front_of(pid, host, known)), should if _may_use(pid, asked) else unwilling) for pid in others
+    ]
     if not found and wait.get("between") == "processes" and wait.get("ends") is None and asked.kind != "semaphore":
         family = [edge.target for edge in _pool_edges(stack, known, threads=False)]
         above = [process_id(each) for each in asked.stacks if stack.get("pid") in children_of(each)]
@@ -89,6 +92,16 @@ def _duty_edges(asked: Asked) -> list[Edge]:
         return [Edge(other, f"may {duty}") for other in family if other in known]
     ends = asked.kind == "future" and not workers_keep_ending(wait, stack)
     return found or (_completers(stack, node, known) if ends else [])
+
+
+def _may_use(pid: int, asked: Asked) -> bool:
+    """Whether a process that has the other end of a queue may do with it what ends the wait, from where it is."""
+    own = [each for each in asked.stacks if each.get("host") == asked.base[0] and each.get("pid") == pid]
+    entries, ending = [entry for each in own for entry in all_entries(each)], set(asked.wait.get("ended_by") or ())
+    if not entries or not asked.wait.get("shared") or not all("may_call" in entry for entry in entries):
+        return True
+    acts = [{*entry["may_call"], *entry["shares"].get(asked.wait["shared"], ())} for entry in entries]
+    return any(each & ending for each in acts)
 
 
 def _owner_edges(asked: Asked) -> list[Edge]:
