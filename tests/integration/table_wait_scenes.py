@@ -274,6 +274,60 @@ def dropped_result():
         results.get()
 
 
+def answer(connection):
+    connection.recv()
+    os.kill(os.getpid(), 9)
+
+
+def kept_end_of_a_pipe():
+    """The process at the other end was killed; that end is also in a variable here, of who does not use it."""
+    here, there = multiprocessing.Pipe()
+    context = multiprocessing.get_context("fork")
+    context.Process(target=answer, args=(there,), name="scheduler", daemon=True).start()
+
+    def ask():
+        here.send("prompt")
+        ready()
+        here.recv()
+
+    thread = threading.Thread(target=ask, name="handler")
+    thread.start()
+    thread.join()
+
+
+def handed_method():
+    """The method that waits is called by the interpreter."""
+    batches = queue.Queue()
+
+    def consume():
+        for batch in iter(batches.get, None):
+            print(batch)
+
+    ready()
+    consume()
+
+
+def idle_server():
+    """Healthy: it serves, and its loop waits for what a request would bring."""
+    requests = asyncio.Queue()
+
+    async def handle(reader, writer):
+        await requests.put(await reader.readline())
+
+    async def work():
+        while True:
+            print(await requests.get())
+
+    async def main():
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        loop = asyncio.create_task(work(), name="work")
+        ready()
+        await asyncio.gather(loop)
+        server.close()
+
+    asyncio.run(main())
+
+
 def cancelled_holders():
     """Those who have the semaphore were cancelled before they released it; who awaits the others does not do it."""
     slots = asyncio.Semaphore(2)

@@ -27,7 +27,7 @@ WORDS = {
         "wait_scenes.py:",
     ],
     "closure_locks": ["thread one", "`first`", "`second`", "wait for each other (deadlock)"],
-    "own_lock": ["lock `lock`", "holds that itself (deadlock)"],
+    "own_lock": ["lock `lock`", "holds that itself (taken in wait_scenes.py:"],
     "empty_queue": [
         "`self.finished`",
         "queue.Queue, empty",

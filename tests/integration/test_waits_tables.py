@@ -42,6 +42,12 @@ WORDS = {
     ],
     "single_threaded_server": ["has not accepted the connection: the thread that accepts it waits here (deadlock)"],
     "dropped_result": ["queue `tasks`", "has its other end, but is not about to put an item in"],
+    "kept_end_of_a_pipe": [
+        "for data from pipe `here`; no other process has the other end open: process scheduler (pid",
+        "(killed by SIGKILL)",
+    ],
+    "handed_method": ["queue `batches` (queue.Queue, empty)"],
+    "idle_server": ["no process waits for another", "task work waits for requests"],
     "cancelled_holders": ["for semaphore `slots`", "never released", "task holder-0 was cancelled"],
     "ended_program": [
         "for data from a pipe; process sh -c sleep",
@@ -51,7 +57,7 @@ WORDS = {
     "ended_program_of_asyncio": ["should write into it, but has ended (exit code 3); process", "(sleep 3600) has"],
     "has_put_already": ["only once (line", "would put an item in"],
 }
-NOT_SAID = {"cancelled_holders": "deadlock", "has_put_already": "put-once should"}
+NOT_SAID = {"idle_server": "would put", "cancelled_holders": "deadlock", "has_put_already": "put-once should"}
 
 
 class Programs:

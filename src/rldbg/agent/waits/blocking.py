@@ -5,6 +5,7 @@ most (`queue.get`, not the lock inside of it). Where the user's line waits in C,
 """
 
 import ast
+from collections.abc import Sequence
 
 from .library_calls import library_wait
 from .looking import LOCKS, Looking, Wait, lock_key, shared_semaphore
@@ -19,7 +20,16 @@ _STORE_CALLS = frozenset({"get", "multi_get", "wait", "queue_pop", "barrier"})
 def wait_of(looking: Looking) -> Wait:
     """The wait of a thread; its kind is `unknown` when nothing is recognised."""
     frames = looking.frames[: looking.user if looking.user is not None else len(looking.frames)]
-    return library_wait(frames, looking) or _at_line(looking) or kernel_wait(looking) or {"kind": "unknown"}
+    found = library_wait(frames, looking) or _at_line(looking) or kernel_wait(looking) or {"kind": "unknown"}
+    return found | _connection(frames, looking) if found["kind"] in ("pipe", "socket") else found
+
+
+def _connection(frames: Sequence[Frame], looking: Looking) -> Wait:
+    """What the user's line calls a connection of multiprocessing, whose pipes are sockets where both sides write."""
+    for frame in frames:
+        if frame.file.endswith("multiprocessing/connection.py") and is_a(frame.variable("self"), "_ConnectionBase"):
+            return {"type": "Connection", "name": looking.name(frame.variable("self"), "recv", "recv_bytes", "send")}
+    return {}
 
 
 def _at_line(looking: Looking) -> Wait | None:

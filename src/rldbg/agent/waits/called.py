@@ -78,6 +78,7 @@ def calls_ahead(frame: Frame, inner: Frame | None, sources: Sources) -> Iterator
             awaited = {id(node.value) for node in nodes if isinstance(node, ast.Await)}
             for call in (node for node in nodes if isinstance(node, ast.Call)):
                 yield place, call
+                yield from ((place, ast.Call(each, [], [])) for each in call.args if isinstance(each, ast.Attribute))
                 called = _called(call, place, sources)
                 # A coroutine that is not awaited here is run by a task of its own.
                 if called is None or (isinstance(called.definition, ast.AsyncFunctionDef) and id(call) not in awaited):

@@ -9,7 +9,7 @@ from .called import later_calls, may_act, uses_ahead
 from .kept import kept_in, others_ahead
 from .kernel import Facts
 from .looking import Wait, is_ray_queue, shared_key
-from .objects import Frame, Object
+from .objects import Frame, Object, is_a
 from .places import is_users, users_place
 from .reasons import ended_by_signal, failed_calls, guard, is_nobody_elses, skipped_release
 from .source import SETTING, Sources
@@ -33,6 +33,7 @@ _OPPOSITE = {
 }
 
 
+_WRITING = frozenset({"send", "send_bytes", "sendall", "sendto", "sendmsg", "write", "writelines", "close"})
 _ENDING = frozenset().union(*_OPPOSITE.values())
 
 
@@ -42,6 +43,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
     for entry, frames in waiting:
         every = list(_uses_of(frames, sources))
         entry["may_call"] = sorted({method for each, method in every if each is None and method in _ENDING})
+        entry["writes"] = sorted(_written(every))
         used.append((entry, [(each, method) for each, method in every if each is not None]))
     reached = [(entry, _methods((each.address, method) for each, method in own)) for entry, own in used]
     for (entry, own), (_, frames) in zip(used, waiting, strict=True):
@@ -59,6 +61,14 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
             wait["users"] = list(_users(entry, opposite, reached, waiting, sources))
             if place is not None:
                 _relate_functions(wait, place, frames, waiting, sources)
+
+
+def _written(used: Iterable[tuple[Object | None, str]]) -> set[int]:
+    """The descriptors of sockets, pipes and files that will be written to."""
+    objects = {each.address: each for each, method in used if each is not None and method in _WRITING}
+    handles = [each.get("_handle") for each in objects.values() if is_a(each, "_ConnectionBase")]
+    numbers = [each.descriptor() for each in objects.values()] + [each.number() for each in handles if each is not None]
+    return {number for number in numbers if number is not None}
 
 
 def _relate_lock(wait: Wait, place: Frame, frames: Sequence[Frame], waiting: _Waiting, sources: Sources) -> None:

@@ -55,6 +55,7 @@ _ADDED_TO_STACKS = (
     "sets",
     "shares",
     "may_call",
+    "writes",
 )
 _MOST_HELD = 100
 # Loops that are written in C show only who runs them.

@@ -55,6 +55,8 @@ class Sources:
         found: list[Call] = []
         for node in self.on_line(frame):
             if isinstance(node, ast.Call):
+                # A method that is handed on, as in `iter(queue.get, None)`.
+                found += [Call(each.value, each.attr) for each in node.args if isinstance(each, ast.Attribute)]
                 if isinstance(node.func, ast.Attribute):
                     found.append(Call(node.func.value, node.func.attr, tuple(node.args)))
                 elif isinstance(node.func, ast.Name):

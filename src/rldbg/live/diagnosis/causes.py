@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rldbg.live.diagnosis.hang import HangDiagnosis
-from rldbg.live.diagnosis.wait_graph import Node, WaitGraph, sleeps_again
+from rldbg.live.diagnosis.wait_graph import JOINS, Node, WaitGraph, sleeps_again
 from rldbg.live.diagnosis.wait_words import clause, listed, sentence, thing, told_nodes
 
 SLOW = "it is running: this may be slow, not a hang; look again later and compare the line"
@@ -50,7 +50,7 @@ _NEVER = {
 # Waits of ranks for each other.
 _COMMON = frozenset({"collective", "cuda", "rendezvous"})
 _AT_IT = ("runs ", "belongs to the pool", "is a child process that", "should ")
-_JOINED = frozenset({"is awaited", "is that process", "is that thread", "has not ended", "should complete it"})
+_JOINED = JOINS | {"should complete it"}
 _WHOLE = _JOINED | {"is at the other end", "is named in it"}
 _NUMBER = re.compile(r"\d+")
 _MOST_LISTED = 4

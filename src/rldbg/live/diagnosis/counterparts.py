@@ -56,6 +56,9 @@ def own_server(wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id,
     base, ends = process_id(stack), {descriptor for _, descriptor in wait.get("sockets") or ()}
     own = [each for each in known.values() if each.id[:2] == base and each is not node]
     accepted = wait.get("accepted", True)
+    if wait.get("type") == "Connection":
+        # A process keeps the end that it gave to another one; who has it in a variable need not use it.
+        return [Edge(each.id, "should write into it") for each in own if each.writes & ends]
     serving = [each for each in own if accepted and (each.connections & ends or each.wait.get("descriptor") in ends)]
     # A library that serves has it too, for the user's handler.
     handling = [each for each in serving if not each.background] or serving

@@ -174,6 +174,7 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     facts["users_line"] = is_users(str((entry.get("place") or {}).get("file") or ""))
     facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
     facts["connections"] = frozenset(entry.get("connections") or ())
+    facts["writes"] = frozenset(entry.get("writes") or ())
     facts["serves"] = bool(entry.get("serves"))
     facts["calls"] = frozenset(entry.get("calls") or ())
     return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)

@@ -164,7 +164,8 @@ def _process_edges(asked: Asked) -> list[Edge]:
     if program := _ended_program(asked):
         return program
     pids = [*(wait.get("holders") or []), *(wait.get("ends") or [])]
-    if asked.kind == "pipe" and wait.get("call") != "write" and (unused := _unused_ends(asked, pids)):
+    piped = asked.kind == "pipe" or wait.get("type") == "Connection"
+    if piped and wait.get("call") != "write" and (unused := _unused_ends(asked, pids)):
         ended = ended_children(stack)
         why = f" ({', '.join(ended)})" if ended else ""
         return [Edge(each, f"has the other end open and runs nothing that uses it{why}") for each in unused]
@@ -200,6 +201,7 @@ def _ended_program(asked: Asked) -> list[Edge]:
 def _unused_ends(asked: Asked, pids: Sequence[int]) -> list[Id]:
     """The main threads of processes that have inherited the other end of a pipe, if none of them uses it."""
     wait, host, known = asked.wait, asked.base[0], asked.known
+    pids = [pid for pid in pids if pid != asked.stack.get("pid")]
     own = {pid: {number for owner, number in wait.get("sockets") or () if owner == pid} for pid in pids}
     users = [node for node in known.values() if node.id[0] == host and node.connections & own.get(node.id[1], set())]
     # Standard files are used by any print; a named pipe is opened by who uses it.

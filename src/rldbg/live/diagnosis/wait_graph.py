@@ -13,6 +13,8 @@ Id = tuple[Any, ...]
 _DEPTH = 12
 # Nobody takes a sleep of this length for a hang.
 _SHORT_SLEEP_S = 60.0
+# Parts of who is waited for as a whole, until it ends.
+JOINS = frozenset({"is awaited", "is that process", "is that thread", "has not ended"})
 # These waits are normal; they matter only if another node waits for the node that is in them.
 RESTING = frozenset(
     {"sleep", "computing", "unknown", "event_loop", "signal", "debugger", "holds_gil", "idle", "serving"}
@@ -26,7 +28,8 @@ class Node:
 
     `activity` is what it does where it does not wait; `gone`, in one word, why it will not continue. `background`
     threads run no code of the user; a library started the task that `serves`; `calls` are methods of Ray actors that
-    its current functions call. `stopped_as` is what the debugger calls it while it is stopped."""
+    its current functions call. `stopped_as` is what the debugger calls it while it is stopped;
+    `writes` are descriptors that they will write to."""
 
     id: Id
     label: str
@@ -42,6 +45,7 @@ class Node:
     users_line: bool = True
     calls: frozenset[str] = frozenset()
     stopped_as: str = ""
+    writes: frozenset[int] = frozenset()
     edges: "list[Edge]" = field(default_factory=list)
 
     @property

@@ -1,12 +1,12 @@
 """From snapshots of processes to the nodes and edges of the wait graph."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.lost_waits import DUTIES, what_ended, why_lost
 from rldbg.live.diagnosis.process_nodes import ended_program_nodes, process_nodes, stranger_node, strangers_of
 from rldbg.live.diagnosis.wait_edges import edges_of
-from rldbg.live.diagnosis.wait_graph import Id, Node, WaitFacts, sleeps_again
+from rldbg.live.diagnosis.wait_graph import JOINS, Id, Node, WaitFacts, sleeps_again
 from rldbg.live.diagnosis.wait_words import thing
 
 
@@ -41,12 +41,27 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
 
 def rest_where_meant(nodes: Sequence[Node], stacks: Sequence[WaitFacts]) -> Sequence[Node]:
     """Nodes whose wait is meant to last do not wait; told when all others are joined, which may wait for them."""
-    known, awaited = {node.id: node for node in nodes}, {edge.target for node in nodes for edge in node.edges}
+    known = {node.id: node for node in nodes}
+    joined = {edge.target for node in nodes for edge in node.edges if edge.relation in JOINS}
+    awaited = {edge.target for node in nodes for edge in node.edges if edge.relation not in JOINS}
     for stack in stacks:
-        for entry, node in _entries(stack, known):
-            if activity := _meant_to_last(node, entry, stack, awaited=node.id in awaited):
+        for _, node in _entries(stack, known):
+            alone = node.id not in awaited | joined
+            # Who waits for the end of what serves, supervises it.
+            serving = _waits_for_requests(node, stack) if node.id not in awaited else ""
+            if activity := serving or _meant_to_last(node, alone=alone):
                 node.wait, node.activity = {"kind": "serving"}, activity
+                _rest_supervisors(node, nodes, awaited)
     return nodes
+
+
+def _rest_supervisors(served: Node, nodes: Sequence[Node], awaited: Set[Id]) -> None:
+    """Who waits only for the end of what is meant to last, waits as long."""
+    for node in nodes:
+        ends = node.waits and node.edges and all(e.target == served.id and e.relation in JOINS for e in node.edges)
+        if ends and node.id not in awaited:
+            node.activity, node.wait = f"waits for {thing(node.wait)}, which is meant to last", {"kind": "serving"}
+            _rest_supervisors(node, nodes, awaited)
 
 
 def without_library_tasks(nodes: list[Node]) -> list[Node]:
@@ -71,19 +86,22 @@ def _paced(stack: WaitFacts) -> bool:
     return any(wait["kind"] == "sleep" and not wait.get("polls") and sleeps_again(wait) for wait in mains)
 
 
-def _meant_to_last(node: Node, entry: WaitFacts, stack: WaitFacts, *, awaited: bool) -> str:
+def _meant_to_last(node: Node, *, alone: bool) -> str:
     """What a node does whose wait is no hang although nobody is seen who would end it."""
     if not node.wait.get("lost"):
         return ""
     if node.wait.get("by_signal"):
         return f"stays until a signal ends it (waits for {thing(node.wait)})"
-    if node.wait.get("nobody_elses") and not awaited:
+    if node.wait.get("nobody_elses") and alone:
         return f"stays until it is ended (waits for {thing(node.wait)} that nobody else can have)"
-    # Functions that no line starts are called by the server, for requests.
-    called = node.wait.get("functions") and not node.wait.get("starters") and not what_ended(stack)
-    if node.kind == "queue_get" and called and not awaited and _serves(stack):
-        return f"waits for requests (for {thing(node.wait)})"
     return ""
+
+
+def _waits_for_requests(node: Node, stack: WaitFacts) -> str:
+    """In a process that serves, functions that no line starts are called for requests."""
+    called = node.wait.get("functions") and not node.wait.get("starters") and not what_ended(stack)
+    idle = node.kind == "queue_get" and node.wait.get("lost") and called and _serves(stack)
+    return f"waits for requests (for {thing(node.wait)})" if idle else ""
 
 
 def _serves(stack: WaitFacts) -> bool:

@@ -52,8 +52,10 @@ def _queue(wait: Any, name: str) -> str:
     return f"room in {named('queue', name)} ({sort}, full{f': {size} of {limit} items' if size else ''})"
 
 
-def _socket(wait: Any, _name: str) -> str:
+def _socket(wait: Any, name: str) -> str:
     file = wait.get("file") or {}
+    if wait.get("type") == "Connection":
+        return _pipe(wait, name)
     peer, local, call = file.get("peer"), file.get("local"), wait.get("call")
     if call == "connect" or file.get("connection") == "connecting":
         return f"a connection to {peer}, which does not answer"
@@ -65,9 +67,9 @@ def _socket(wait: Any, _name: str) -> str:
     return f"data from {peer or 'a local socket'}{closed}"
 
 
-def _pipe(wait: Any, _name: str) -> str:
+def _pipe(wait: Any, name: str) -> str:
     path = str((wait.get("file") or {}).get("path") or "")
-    pipe = f"the named pipe {path}" if path.startswith("/") else "a pipe"
+    pipe = f"the named pipe {path}" if path.startswith("/") else named("pipe", name)
     output = _OUTPUTS.get((wait.get("file") or {}).get("descriptor", 0), "")
     if wait.get("call") in ("write", "writev"):
         return f"room in {output or pipe} ({f'{pipe}, ' if output else ''}full)"
@@ -95,7 +97,8 @@ def _barrier(wait: Any, name: str) -> str:
 
 
 def _data_loader(wait: Any, _name: str) -> str:
-    return f"a batch of its data loader ({len(wait.get('workers') or [])} worker processes)"
+    count = len(wait.get("workers") or [])
+    return f"a batch of its data loader ({count} worker {'process' if count == 1 else 'processes'})"
 
 
 def _collective(wait: Any, _name: str) -> str:
@@ -264,7 +267,11 @@ def _waits_for_itself(relation: str) -> str:
     if relation.startswith("belongs to the pool"):
         return "all threads of the pool that should complete it wait for work of the same pool, as this one (deadlock)"
     part, begins, why = relation.partition(" (")
-    return "it holds that itself (deadlock)" if "holds" in relation else f"it {part} itself{begins}{why} (deadlock)"
+    return (
+        f"it holds that itself{begins}{why} (deadlock)"
+        if "holds" in relation
+        else f"it {part} itself{begins}{why} (deadlock)"
+    )
 
 
 def _is_guess(step: tuple[Node, Node]) -> bool:
