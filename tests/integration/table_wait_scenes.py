@@ -328,6 +328,51 @@ def idle_server():
     asyncio.run(main())
 
 
+class Filler(threading.Thread):
+    def __init__(self, name, target_queue):
+        super().__init__(name=name)
+        self.out = target_queue
+
+    def run(self):
+        self.out.put(1)
+
+
+def given_to_an_object():
+    """The queue has another name in the object of a thread that has ended."""
+    samples = queue.Queue()
+    filler = Filler("filler", samples)
+    filler.start()
+    filler.join()
+    del filler
+    ready()
+    while True:
+        samples.get()
+
+
+class Buffer:
+    """Nobody notifies those who wait for an item."""
+
+    def __init__(self):
+        self.not_empty, self.items = threading.Condition(), []
+
+    def put(self, item):
+        with self.not_empty:
+            self.items.append(item)
+
+    def get(self):
+        with self.not_empty:
+            while not self.items:
+                self.not_empty.wait()
+            return self.items.pop()
+
+
+def never_notified():
+    buffer = Buffer()
+    threading.Timer(0.5, buffer.put, (1,)).start()
+    ready()
+    buffer.get()
+
+
 def cancelled_holders():
     """Those who have the semaphore were cancelled before they released it; who awaits the others does not do it."""
     slots = asyncio.Semaphore(2)

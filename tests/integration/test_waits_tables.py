@@ -48,6 +48,8 @@ WORDS = {
     ],
     "handed_method": ["queue `batches` (queue.Queue, empty)"],
     "idle_server": ["no process waits for another", "task work waits for requests"],
+    "given_to_an_object": ["only run (line", "a thread (started in line", "has ended"],
+    "never_notified": ["`self.not_empty`", "is seen that would notify it, and no line of its file does so"],
     "cancelled_holders": ["for semaphore `slots`", "never released", "task holder-0 was cancelled"],
     "ended_program": [
         "for data from a pipe; process sh -c sleep",

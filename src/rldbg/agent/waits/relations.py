@@ -113,10 +113,12 @@ def _relate_functions(wait: Wait, place: Frame, frames: Sequence[Frame], waiting
         wait["kept"] = others_ahead(kept, wait["kind"])
     if name:
         functions = sources.functions_calling(place, name, opposite)
-        functions = functions or functions_given(address, frames, opposite, sources)
+        for own in (frames, *(each for _, each in waiting)) if not functions else ():
+            functions = functions or functions_given(address, own, opposite, sources)
         if not functions and kept is not None:
             functions, name = sources.functions_calling(place, f"_.{kept.name}", opposite), kept.name
         wait["functions"] = functions
+        wait["nowhere"] = not functions and sources.is_called_nowhere(place, str(wait["name"]), opposite)
         wait["later"] = _later(functions, waiting, sources)
         wait["starters"] = starters(functions, place, frames, sources)
         wait["guard"] = guard(functions, name, opposite, place, sources)

@@ -40,6 +40,7 @@ class Sources:
         self._nodes = functools.lru_cache(maxsize=2000)(self._nodes_at)
         self.calls = functools.lru_cache(maxsize=200)(self._calls_in)
         self.functions = functools.lru_cache(maxsize=200)(self._functions_in)
+        self.classes = functools.lru_cache(maxsize=200)(self._classes_in)
         self._methods = functools.lru_cache(maxsize=200)(self._methods_in)
 
     def _tree(self, file: str) -> ast.Module | None:
@@ -222,6 +223,24 @@ class Sources:
     def _functions_in(self, file: str) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
         tree = self.tree(file)
         return tuple(node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)) if tree is not None else ()
+
+    def _classes_in(self, file: str) -> tuple[ast.ClassDef, ...]:
+        tree = self.tree(file)
+        return tuple(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)) if tree is not None else ()
+
+    def is_called_nowhere(self, frame: Frame, name: str, methods: frozenset[str]) -> bool:
+        """Whether no line of the frame's file calls one of the methods on an attribute of this name, or hands it on."""
+        attribute, tree = parsed(name), self.tree(frame.file)
+        if not isinstance(attribute, ast.Attribute) or tree is None:
+            return False
+        every = list(ast.walk(tree))
+        called = [node.func for node in every if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+        harmless = {id(function.value) for function in called if function.attr not in methods}
+        targets = [target for node in every if isinstance(node, ast.Assign) for target in node.targets]
+        harmless |= {id(each) for target in targets for each in ast.walk(target)}
+        harmless |= {id(item.context_expr) for node in every if isinstance(node, WITH) for item in node.items}
+        same = [node for node in every if isinstance(node, ast.Attribute) and node.attr == attribute.attr]
+        return all(id(node) in harmless for node in same)
 
     def _methods_in(self, file: str) -> tuple[tuple[ast.AST, frozenset[str], str, int], ...]:
         """Function, last names of the object, method and line of each call of a method in a file."""

@@ -58,7 +58,53 @@ def functions_given(address: int, frames: Sequence[Frame], methods: frozenset[st
             for each in sources.functions(frame.file):
                 if each.name == last_name(target):
                     found |= dict.fromkeys(_lines_calling(each, position, methods))
+        for call in calls:
+            for made in sources.classes(frame.file):
+                if made.name == last_name(call.func):
+                    kept = {name for position in _positions(call, address, frame) for name in _kept_as(made, position)}
+                    found |= dict.fromkeys(_methods_using(made, kept, methods))
     return list(found)
+
+
+def _positions(call: ast.Call, address: int, frame: Frame) -> Iterator[int | str]:
+    """Where an object is among the arguments of a call."""
+    given: list[tuple[int | str, ast.expr]] = list(enumerate(call.args))
+    given += [(word.arg, word.value) for word in call.keywords if word.arg]
+    for key, value in given:
+        found = resolve(value, frame)
+        if found is not None and found.address == address:
+            yield key
+
+
+def _kept_as(made: ast.ClassDef, position: int | str) -> Iterator[str]:
+    """Attributes in which the constructor of a class keeps one of its arguments."""
+    for function in made.body:
+        if not isinstance(function, FUNCTIONS) or function.name != "__init__":
+            continue
+        name = _parameter(function, position)
+        for node in own_nodes(function):
+            for target, value in _assigned(node):
+                if isinstance(target, ast.Attribute) and name and name == last_name(value):
+                    yield target.attr
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What is assigned to what; of several at once, one by one."""
+    for target in node.targets if isinstance(node, ast.Assign) else ():
+        value = node.value if isinstance(node, ast.Assign) else target
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            yield from zip(target.elts, value.elts, strict=False)
+        else:
+            yield target, value
+
+
+def _methods_using(made: ast.ClassDef, kept: set[str], methods: frozenset[str]) -> Iterator[str]:
+    for function in made.body:
+        for node in own_nodes(function) if kept and isinstance(function, FUNCTIONS) else ():
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and called.attr in methods and names_of(called.value, function) & kept:
+                yield f"{function.name}:{called.lineno}"  # type: ignore[attr-defined]
+                break
 
 
 def _given_at(call: ast.Call, address: int, frame: Frame) -> Iterator[tuple[ast.expr, int | str]]:
@@ -84,8 +130,7 @@ def _given_at(call: ast.Call, address: int, frame: Frame) -> Iterator[tuple[ast.
 def _lines_calling(
     function: ast.FunctionDef | ast.AsyncFunctionDef, position: int | str, methods: frozenset[str]
 ) -> Iterator[str]:
-    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args) if each.arg not in ("self", "cls")]
-    name = position if isinstance(position, str) else names[position] if position < len(names) else ""
+    name = _parameter(function, position)
     for node in own_nodes(function):
         called = node.func if isinstance(node, ast.Call) else None
         if not isinstance(called, ast.Attribute) or called.attr not in methods:
@@ -93,6 +138,11 @@ def _lines_calling(
         if name and name in names_of(called.value, function):
             yield f"{function.name}:{called.lineno}"
             return
+
+
+def _parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, position: int | str) -> str:
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args) if each.arg not in ("self", "cls")]
+    return position if isinstance(position, str) else names[position] if position < len(names) else ""
 
 
 def _leading_to(names: set[str], file: str, sources: Sources) -> set[str]:

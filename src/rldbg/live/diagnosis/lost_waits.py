@@ -132,9 +132,14 @@ def _undone_duty(loss: _Loss) -> str:
         return loss.gone or f"no parent or child process of it is seen that would {duty}"
     elif functions:
         them = "it" if len(functions) == 1 else "them"
-        nobody = f"in its file only {_listed(functions)} would {duty}, and no thread or task is seen running {them}"
+        run = {str(each).partition(":")[0] for each in functions} & {
+            each.rpartition(".")[2] for each in _running(loss.stack)
+        }
+        seen = f"nobody who is in {them} is about to" if run else f"no thread or task is seen running {them}"
+        nobody = f"in its file only {_listed(functions)} would {duty}, and {seen}"
     else:
         nobody = f"no thread or process is seen that would {duty}"
+        nobody += ", and no line of its file does so" if wait.get("nowhere") else ""
     if wait.get("guard"):
         nobody += f" ({str(functions[0]).partition(':')[0]} does so only if {wait['guard']})"
     later = wait.get("later") or {}
@@ -254,13 +259,18 @@ def _skipped(wait: WaitFacts) -> str:
 
 def _who_was_started(wait: WaitFacts, stack: WaitFacts, known: str) -> str:
     """Who would act or has acted, by the lines that start it, where the process does not remember it."""
-    running = [str(f["function"]) for entry in all_entries(stack) for f in entry.get("frames") or []]
+    running = _running(stack)
     would = {str(each).partition(":")[0] for each in (*(wait.get("takers") or ()), *(wait.get("functions") or ()))}
     if would & {each.rpartition(".")[2] for each in running}:
         return ""
     started = [each for each in wait.get("starters") or [] if not _is_remembered(str(each["name"]), known)]
     started = [each for each in started if not any(name.endswith(each["runs"]) for name in running)]
     return ", ".join(map(_started_text, started))
+
+
+def _running(stack: WaitFacts) -> list[str]:
+    """The functions that threads and tasks of a process are in."""
+    return [str(frame["function"]) for entry in all_entries(stack) for frame in entry.get("frames") or []]
 
 
 def _is_remembered(name: str, known: str) -> bool:
