@@ -8,6 +8,7 @@ import http.server
 import multiprocessing
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -371,6 +372,33 @@ def never_notified():
     threading.Timer(0.5, buffer.put, (1,)).start()
     ready()
     buffer.get()
+
+
+class Judge:
+    def __init__(self, address):
+        self.busy, self.connection = threading.Lock(), socket.create_connection(address)
+
+    def ask(self, text):
+        with self.busy:
+            self.connection.sendall(text)
+            return self.connection.recv(10)
+
+
+def unanswered_request():
+    """The server has dropped a request; the main thread waits for its turn at the same connection."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        connection, _ = listening.accept()
+        while connection.recv(10):
+            pass
+
+    threading.Thread(target=serve, name="server", daemon=True).start()
+    judge = Judge(listening.getsockname())
+    threading.Thread(target=judge.ask, args=(b"first",), name="rollout", daemon=True).start()
+    time.sleep(0.5)
+    ready()
+    judge.ask(b"second")
 
 
 def cancelled_holders():

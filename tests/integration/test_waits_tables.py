@@ -50,6 +50,11 @@ WORDS = {
     "idle_server": ["no process waits for another", "task work waits for requests"],
     "given_to_an_object": ["only run (line", "a thread (started in line", "has ended"],
     "never_notified": ["`self.not_empty`", "is seen that would notify it, and no line of its file does so"],
+    "unanswered_request": [
+        "thread server is at the other end, and waits at",
+        "(serve) for data from 127.0.0.1:",
+        "thread rollout is at the other end, so they wait for each other (deadlock)",
+    ],
     "cancelled_holders": ["for semaphore `slots`", "never released", "task holder-0 was cancelled"],
     "ended_program": [
         "for data from a pipe; process sh -c sleep",

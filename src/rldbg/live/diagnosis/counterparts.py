@@ -1,6 +1,6 @@
 """The other side of a wait: the holder of a lock, or who should answer at the other end of a connection."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from rldbg.live.diagnosis.entries import all_entries, busy_loops, children_of, entry_id, front_of, process_id, thread_id
@@ -61,12 +61,17 @@ def own_server(wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id,
         return [Edge(each.id, "should write into it") for each in own if each.writes & ends]
     serving = [each for each in own if accepted and (each.connections & ends or each.wait.get("descriptor") in ends)]
     # A library that serves has it too, for the user's handler.
-    handling = [each for each in serving if not each.background] or serving
+    handling = _reading(serving, ends) or [each for each in serving if not each.background] or serving
     answering = [Edge(each.id, "is at the other end") for each in handling]
     loops = [Edge(each, "runs the event loop that should answer") for each in busy_loops(stack) if each != node.id]
     # Servers on loops in C keep their connections there: any task that a library started may handle the request.
     requests = [each for each in own if accepted and each.serves and "task" in each.id and not each.background]
     return answering or loops or [Edge(each.id, "may handle the request") for each in requests if each.waits]
+
+
+def _reading(nodes: Iterable[Node], ends: Set[int]) -> list[Node]:
+    """Of those that have a connection, those that wait for data from it: the others may never use it."""
+    return [node for node in nodes if (node.wait.get("file") or {}).get("descriptor") in ends]
 
 
 def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: WaitFacts) -> list[Id]:
@@ -77,7 +82,8 @@ def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: WaitFacts) -
         return [front]
     ends = {descriptor for owner, descriptor in wait.get("sockets") or () if owner == pid}
     others = [node for node in known.values() if node.id[:2] == (host, pid) and node is not main]
-    serving = [node for node in (*others, main) if node.connections & ends][:1]
+    using = [node for node in (*others, main) if node.connections & ends]
+    serving = (_reading(using, ends) or using)[:1]
     if wait.get("rpc") is not None and not serving:
         serving = [node for node in others if node.serves and not node.background]
     if not serving and main.kind == "socket" and not (main.wait.get("file") or {}).get("peer"):
