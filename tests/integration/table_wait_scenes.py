@@ -401,6 +401,19 @@ def unanswered_request():
     judge.ask(b"second")
 
 
+def own_threads():
+    """Healthy: a thread of the recorder waits for the next record."""
+    jobs = queue.SimpleQueue()
+    threading.Thread(target=jobs.get, name="rldbg-write-0", daemon=True).start()
+
+    def write():
+        jobs.get()
+
+    threading.Thread(target=write, name="rldbg-write-1", daemon=True).start()
+    ready()
+    time.sleep(3600)
+
+
 def cancelled_holders():
     """Those who have the semaphore were cancelled before they released it; who awaits the others does not do it."""
     slots = asyncio.Semaphore(2)

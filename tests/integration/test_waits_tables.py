@@ -55,6 +55,7 @@ WORDS = {
         "(serve) for data from 127.0.0.1:",
         "thread rollout is at the other end, so they wait for each other (deadlock)",
     ],
+    "own_threads": ["no process waits for another", "sleeps (time.sleep)"],
     "cancelled_holders": ["for semaphore `slots`", "never released", "task holder-0 was cancelled"],
     "ended_program": [
         "for data from a pipe; process sh -c sleep",
@@ -64,7 +65,12 @@ WORDS = {
     "ended_program_of_asyncio": ["should write into it, but has ended (exit code 3); process", "(sleep 3600) has"],
     "has_put_already": ["only once (line", "would put an item in"],
 }
-NOT_SAID = {"idle_server": "would put", "cancelled_holders": "deadlock", "has_put_already": "put-once should"}
+NOT_SAID = {
+    "own_threads": "rldbg-write",
+    "idle_server": "would put",
+    "cancelled_holders": "deadlock",
+    "has_put_already": "put-once should",
+}
 
 
 class Programs:

@@ -1,6 +1,6 @@
 """The wait graph: rings, chains and ends, from hand-made snapshots."""
 
-from rldbg.agent.waits import may_wait_for_interpreter
+from rldbg.agent.waits import mark_moved, may_wait_for_interpreter
 from rldbg.agent.waits.native_calls import _add_interpreter_waits
 from rldbg.live import explain, wait_of
 
@@ -819,3 +819,25 @@ def test_who_is_held_is_told_with_the_commands_that_look_at_it_and_resume_it():
     (found,) = explain([_process(1, asks), held])
     assert found.kind == "raised" and "ValueError: no reward at reward.py:9, and is held" in found.verdict
     assert found.fix == ("inspect it: rldbg attach reward_1; resume it: rldbg continue reward_1",)
+
+
+def test_two_jobs_of_a_host_are_told_apart():
+    """Both have a rank 0 and a rank 1; one job is in a barrier while its rank 0 writes, the other one computes."""
+    in_barrier = {"kind": "collective", "op": "barrier", "group": "default", "members": [0, 1]}
+    saves = _thread("MainThread", {"kind": "computing"}, main=True, place=("save.py", 9, "save"))
+    waits = _thread("MainThread", in_barrier, main=True)
+    other = _thread("MainThread", {"kind": "sleep", "delay_s": 1.0}, main=True)
+    jobs = [(1, 0, saves, "a:1"), (2, 1, waits, "a:1"), (3, 0, other, "a:2"), (4, 1, other, "a:2")]
+    ranks = [_process(pid, thread, rank=rank, world_size=2, job=job) for pid, rank, thread, job in jobs]
+    (found,) = explain(ranks)
+    assert found.to_finding().severity == "info" and "never entered it, but is computing at save.py:9" in found.verdict
+
+
+def test_who_writes_to_a_disk_piece_by_piece_goes_on():
+    def look(wakes):
+        kernel = {"state": "disk", "wakes": wakes, "cpu": 1}
+        thread = _thread("MainThread", {"kind": "disk", "file": {}, "channel": "x"}, main=True, kernel=kernel)
+        return _process(1, thread)
+
+    assert "moved" in mark_moved(look(1), look(9), 1.0)["threads"][0]
+    assert "moved" not in mark_moved(look(1), look(1), 1.0)["threads"][0]

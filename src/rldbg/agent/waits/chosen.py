@@ -99,6 +99,7 @@ def describe(pid: int) -> Facts:
         "role": role,
         "rank": number,
         "world_size": int(environment["WORLD_SIZE"]) if environment.get("WORLD_SIZE", "").isdigit() else None,
+        "job": _job(environment),
         "state": "exited" if gone else "running",
         "host": socket.gethostname(),
         "pid": pid,
@@ -109,6 +110,11 @@ def describe(pid: int) -> Facts:
         "threads": [],
         "unanswered": f"process {pid} has ended" if gone else "",
     }
+
+
+def _job(environment: Mapping[str, str]) -> str:
+    """What the ranks of one job have in common: where they meet."""
+    return ":".join(filter(None, (environment.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))))
 
 
 def told_rank(entry: Facts, modules: Mapping[str, Object]) -> Facts:

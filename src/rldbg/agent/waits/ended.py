@@ -8,6 +8,9 @@ from .kernel import Facts, process_facts
 from .objects import Frame, Object, exception_text, is_a
 from .places import users_place
 
+OUR_THREADS = "rldbg-"
+"""How the names of threads begin that the agent and the recorder start."""
+
 
 def ended_threads(modules: Mapping[str, Object], pid: int) -> list[Facts]:
     found = []
@@ -16,7 +19,7 @@ def ended_threads(modules: Mapping[str, Object], pid: int) -> list[Facts]:
         native, name = thread.get("_native_id"), thread.get("_name")
         if native is not None and native.number() and not Path(f"/proc/{pid}/task/{native.number()}").exists():
             text = (name.text() if name is not None else "") or ""
-            if not text.startswith(("rldbg-", "ThreadPoolExecutor")) and text != "MainThread":
+            if not text.startswith((OUR_THREADS, "ThreadPoolExecutor")) and text != "MainThread":
                 found.append({"kind": "thread", "name": text})
     return found
 
@@ -26,7 +29,7 @@ def own_threads(modules: Mapping[str, Object]) -> set[int]:
     found = set()
     for thread in _remembered(modules, "threading"):
         native, name = thread.get("_native_id"), thread.get("_name")
-        if native is not None and name is not None and (name.text() or "").startswith("rldbg-"):
+        if native is not None and name is not None and (name.text() or "").startswith(OUR_THREADS):
             found.add(native.number() or 0)
     return found
 

@@ -196,6 +196,8 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
         ends = kind in _ENDED_BY_WAKING and (
             (woken and thread["kernel"].get("one_end")) or used_s > max(_SHARE_OF_MOVING * apart_s, 1.5 / ticks)
         )
+        # Each piece that is read or written wakes it.
+        ends |= kind == "disk" and woken
         if used_s > 0.5 * apart_s and kind not in _SPINNING:
             thread["holds"] = [*(thread.get("holds") or []), *_may_hold(thread)]
             thread["wait"] = {"kind": "computing"}

@@ -7,7 +7,7 @@ from typing import Any
 from .blocking import wait_of
 from .chosen import OURS, given_name
 from .connected import connected_processes, connection_to
-from .ended import ended_process, ended_processes, ended_threads, last_exception, own_threads, raised_facts
+from .ended import OUR_THREADS, ended_process, ended_processes, ended_threads, last_exception, own_threads, raised_facts
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts, transports_of
 from .held_locks import held_locks
 from .kernel import (
@@ -163,7 +163,8 @@ def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
         "ident": thread.ident,
         "native": thread.native,
         "main": thread.native == pid or thread.name == "MainThread",
-        "background": users_place(thread.frames) is None and not _runs_an_item(thread.frames),
+        "background": thread.name.startswith(OUR_THREADS)
+        or (users_place(thread.frames) is None and not _runs_an_item(thread.frames)),
         "pooled": any(frame.file.endswith(_POOLS) for frame in thread.frames[users_place(thread.frames) or 0 :]),
         "loops": any(frame.file.endswith(_LOOPS) for frame in thread.frames),
         "daemon": thread.daemon,

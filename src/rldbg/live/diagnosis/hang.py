@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rldbg.core import Finding, Severity
-from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits
+from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Mismatch, Pending, RankView, Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,14 @@ def _mismatch(waits: Waits) -> HangDiagnosis | None:
         + "; ".join(text for _, text in calls),
         "disagreement",
         first.odd,
-        tuple(f"rank {rank} is in {waits.views[rank].place}" for rank in first.odd if waits.views[rank].place),
+        tuple(f"rank {rank} is in {place}" for rank in _one_of_each(first) if (place := waits.views[rank].place)),
         ("make all ranks of a group call the same collectives in the same order, with equal shapes",),
     )
+
+
+def _one_of_each(mismatch: Mismatch) -> list[int]:
+    """The odd ranks, and one of each other group."""
+    return sorted({*mismatch.odd, *(ranks[0] for ranks in mismatch.calls.values())})
 
 
 def _stuck(waits: Waits) -> HangDiagnosis | None:

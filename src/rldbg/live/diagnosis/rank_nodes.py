@@ -16,22 +16,37 @@ _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor"
 
 
 def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: Sequence[int] | None = None) -> list[Node]:
-    """Adds edges from ranks in collectives to ranks that are not in the same one; if counters have `judged`, only to
-    those they blame."""
-    ranked = {int(stack["rank"]): stack for stack in stacks if stack.get("rank") is not None}
-    waiting = {rank: node for rank, stack in ranked.items() if (node := _waiting(nodes, stack)) is not None}
-    _join_devices(nodes, ranked, waiting)
+    """Adds edges from ranks in collectives to ranks of their job that are not in the same one; if counters have
+    `judged`, only to those they blame."""
     _join_unranked(nodes, stacks)
     _count_joining(nodes, stacks)
+    jobs: dict[str, dict[int, Message]] = {}
+    for stack in (stack for stack in stacks if stack.get("rank") is not None):
+        jobs.setdefault(str(stack.get("job") or ""), {})[int(stack["rank"])] = stack
+    found = list(nodes)
+    for name, ranked in jobs.items():
+        found += _join_job(nodes, ranked, stacks, name, judged)
+    return found
+
+
+def _join_job(
+    nodes: Sequence[Node],
+    ranked: Mapping[int, Message],
+    stacks: Sequence[Message],
+    name: str,
+    judged: Sequence[int] | None,
+) -> list[Node]:
+    """The ranks of one job; returns nodes for those that were not found."""
+    waiting = {rank: node for rank, stack in ranked.items() if (node := _waiting(nodes, stack)) is not None}
+    _join_devices(nodes, ranked, waiting)
     _name_missing_setters(nodes, ranked)
     if not waiting:
-        return nodes
+        return []
     world = max([int(stack.get("world_size") or 0) for stack in ranked.values()] + [max(ranked) + 1])
-    missing = [rank for rank in range(world) if rank not in ranked]
     ended = [_ended(child) for stack in stacks for child in stack.get("children") or [] if child["state"] == "zombie"]
-    nodes = [*nodes, *(_missing(rank, world, ended) for rank in missing)]
-    fronts = {rank: _front(nodes, stack, waiting.get(rank)) for rank, stack in ranked.items()}
-    fronts |= {node.rank: node for node in nodes if node.id[0] == "rank" and node.rank is not None}
+    missing = {rank: _missing(rank, world, ended, name) for rank in range(world) if rank not in ranked}
+    fronts: dict[int, Node | None] = {rank: _front(nodes, stack, waiting.get(rank)) for rank, stack in ranked.items()}
+    fronts |= missing
     for rank, node in waiting.items():
         others = [(waiting.get(other), front) for other, front in sorted(fronts.items()) if other != rank and front]
         unclear = [f"rank {other.rank}" for other, _ in others if other is not None and _may_be_same(node, other)]
@@ -42,15 +57,16 @@ def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: Sequence
         if not node.edges and not node.wait.get("lost"):
             lost = f"whether {unclear[0]} is in the same one is not seen" if unclear else _TOGETHER
             node.wait = {**node.wait, "lost": lost}
-    return nodes
+    return list(missing.values())
 
 
 def _name_missing_setters(nodes: Sequence[Node], ranked: Mapping[int, Message]) -> None:
     """Ranks that were not found may be those that should have set a key of a store."""
     world = max([int(stack.get("world_size") or 0) for stack in ranked.values()], default=0)
     missing = ", ".join(str(rank) for rank in range(world) if rank not in ranked)
+    own = {process_id(stack) for stack in ranked.values()}
     for node in nodes if missing else ():
-        if node.kind == "store" and not node.edges:
+        if node.kind == "store" and not node.edges and node.id[:2] in own:
             absent = f"not found of its {world} ranks: rank {missing}, which has ended or runs elsewhere"
             lost = filter(None, [str(node.wait.get("lost") or ""), absent])
             node.wait = {**node.wait, "lost": "; ".join(lost)}
@@ -107,9 +123,9 @@ def _join_devices(nodes: Sequence[Node], ranked: Mapping[int, Message], waiting:
         mains[rank].edges += [Edge(node.id, "is elsewhere (a collective on the GPU may need it)") for node in elsewhere]
 
 
-def _missing(rank: int, world: int, ended: Sequence[str]) -> Node:
+def _missing(rank: int, world: int, ended: Sequence[str], job: str) -> Node:
     activity = "; ".join([f"was not found (the job has {world} ranks)", *ended[:3]])
-    return Node(("rank", rank), f"rank {rank}", activity=activity, rank=rank, gone="not_found")
+    return Node(("rank", rank, job), f"rank {rank}", activity=activity, rank=rank, gone="not_found")
 
 
 def _ended(child: WaitFacts) -> str:
