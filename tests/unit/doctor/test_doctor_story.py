@@ -696,6 +696,15 @@ def test_a_refused_order_of_steps_is_not_called_a_refusal_of_weights(verdict):
     trace = 'Traceback (most recent call last):\n  File "/x/worker.py", line 5, in update_weights\n    raise\n'
     assert ids(verdict(trace + "RuntimeError: begin must be called before update_weights\n")) == ["steps-out-of-order"]
     assert ids(verdict(trace + "KeyError: 'layers.3.mlp.w13_weight'\n")) == ["weights-refused"]
+    assert ids(verdict(trace + "RuntimeError: the engine has other work to do\n")) == ["weight-sync-failed"]
+
+
+def test_gradient_checkpointing_and_the_engine_of_weights_are_no_checkpoints_on_disk(verdict):
+    trace = 'Traceback (most recent call last):\n  File "{}", line 5, in {}\n    raise\nIndexError: no frob at 7\n'
+    assert ids(verdict(trace.format("/w/verl/utils/checkpoint_manager.py", "save"))) == ["checkpoint-operation-failed"]
+    for file in ("torch/utils/checkpoint.py", "deepspeed/runtime/activation_checkpointing/checkpointing.py"):
+        assert "checkpoint-operation-failed" not in ids(verdict(trace.format(f"/v/site-packages/{file}", "run")))
+    assert ids(verdict(trace.format("/w/verl/checkpoint_engine/base.py", "send"))) == ["weight-sync-failed"]
 
 
 def test_what_the_logs_warn_of_is_a_candidate_when_the_cause_is_open(verdict):
