@@ -73,7 +73,7 @@ def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) 
     notes += [s for s in warnings if s not in causes]
     return Judgement(
         causes=tuple(_ordered(causes, symptoms, library)),
-        fallout=tuple(_by_time(s for s in symptoms if s not in causes)),
+        fallout=tuple(_nearest_first([s for s in symptoms if s not in causes], library)),
         notes=tuple(notes),
         bystanders=(*late, *bystanders),
         first_error=unknown,
@@ -303,6 +303,17 @@ def _ordered(causes: Sequence[Sighting], symptoms: Sequence[Sighting], library: 
     """The cause that explains what was seen first; among equals the earliest."""
     timed = _by_time(causes)
     return sorted(timed, key=lambda s: bool(symptoms) and not any(explains(s, other, library) for other in symptoms))
+
+
+def _nearest_first(symptoms: Sequence[Sighting], library: Library) -> list[Sighting]:
+    """Symptoms that another one brings about come after those that none does; among equals the earliest first."""
+
+    def follows(symptom: Sighting) -> bool:
+        name = symptom.entry.id
+        others = (other.entry.id for other in symptoms if other is not symptom)
+        return any(name in library.effects[other] and other not in library.effects[name] for other in others)
+
+    return sorted(_by_time(symptoms), key=follows)
 
 
 def _by_time(found: Iterable[Sighting]) -> list[Sighting]:

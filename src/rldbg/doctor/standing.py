@@ -49,6 +49,8 @@ _MODEL_TEXT = re.compile(
     r"\W{0,3}\[(?:prompt|response|ground_truth|question|answer|completion|solution|input|output|generated_text)s?\]"
     r"|.{0,200}?(?:<\|im_start\|>|<\|im_end\|>|<think>|</think>|<\|assistant\|>|<\|user\|>)"
 )
+_TABLE_ROW = re.compile(r"\s*[│┃].*[│┃]\s*$")
+"""What stands in a frame that is drawn: samples in a table, variables beside a traceback."""
 _MODEL_TEXT_LINE = re.compile(r"(?i)\W{0,3}(?:prompt|question|completion|generat(?:ed|ion)(?: text)?)s?\W{0,2}: ")
 """What is quoted on one line of samples that trainers show."""
 _MODEL_TEXT_ENDS = re.compile(r"\W{0,3}\[(?:score|reward|ground_truth|acc|extra_info)s?\]|.{0,200}?<\|endoftext\|>")
@@ -115,8 +117,8 @@ def is_setting(text: str, at: int) -> bool:
 
 
 def is_line_of_model(text: str) -> bool:
-    """Whether a line quotes a prompt or a response behind its title."""
-    return bool(_MODEL_TEXT_LINE.match(text))
+    """Whether a line quotes a prompt or a response behind its title, or in the row of a table."""
+    return bool(_MODEL_TEXT_LINE.match(text) or _TABLE_ROW.match(text))
 
 
 def begins_model_text(text: str) -> bool:

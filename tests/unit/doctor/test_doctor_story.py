@@ -766,3 +766,18 @@ def test_an_attribute_that_a_package_alone_lacks_is_no_question_of_releases(verd
         ]
     )
     assert "did not run with these settings" in found.root_causes[0].detail
+
+
+def test_the_symptom_that_brings_about_the_others_is_told(verdict):
+    found = verdict(
+        ["ERROR EngineCore encountered a fatal error.", "RuntimeError: CUDA error: device-side assert triggered"]
+    )
+    assert [cause.id for cause in found.fallout] == ["device-side-assert", "vllm-engine-dead"]
+
+
+def test_code_whose_file_is_only_called_like_checkpoints_loads_and_saves_none(verdict):
+    trace = (
+        'Traceback (most recent call last):\n  File "/w/eval_checkpoint.py", line 5, in {}\n    x()\nIndexError: no 7\n'
+    )
+    assert "checkpoint-operation-failed" not in ids(verdict(trace.format("evaluate")))
+    assert ids(verdict(trace.format("load_model"))) == ["checkpoint-operation-failed"]

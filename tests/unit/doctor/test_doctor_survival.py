@@ -331,3 +331,13 @@ def test_the_last_of_all_steps_that_is_done_is_the_end_of_training(verdict):
     done = "".join(each.format(number, number) for number in range(1, 5))
     assert verdict(done + killed).verdict == "healthy"
     assert verdict(done[: len(done) * 3 // 4] + killed).verdict != "healthy"
+
+
+def test_rows_of_a_table_of_samples_are_text_of_a_model(verdict):
+    row = (
+        "│ │ fix my job  │ You see torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB  │    0.00 │ │\n"
+    )
+    assert (
+        verdict("step 1 loss 0.3\n" + row + "│ │             │ MemoryError: no memory   │         │ │\n").verdict
+        == "healthy"
+    )
