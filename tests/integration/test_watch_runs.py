@@ -151,6 +151,31 @@ def test_a_loop_of_one_s_own_says_events_once(tmp_path: Path) -> None:
     assert done.stderr.count("rldbg: watch: expression at step 3: cost > 5 is true (cost 9)") == 1, done.stderr
 
 
+def test_events_are_said_while_others_record(tmp_path: Path) -> None:
+    """As in a driver that waits for its actors."""
+    program = (
+        "import sys, rldbg\n"
+        "with rldbg.watch('rec', when='cost > 5'), rldbg.Recorder('rec') as recorder:\n"
+        "    for step in range(3):\n"
+        "        recorder.record('training_metrics', step=step, metrics={'cost': 9.0})\n"
+        "        recorder.end_step(step)\n"
+        "    recorder.flush()\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=clean_environment(),
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("rldbg: watch: expression at step 0: cost > 5 is true")
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+
+
 def test_a_loop_of_one_s_own_ends_after_an_event(tmp_path: Path) -> None:
     program = (
         f"{WAIT}\n"

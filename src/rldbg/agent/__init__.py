@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .remote_hosts import address_for, ask_to_be_reached, outward_address
     from .selection import Selection, SelectionError, Subject, parse_selection
     from .settings import BrokerAddress, Settings, say
-    from .stacks import TOOL_FILES
+    from .stacks import TOOL_FILES, mark_as_ours
     from .startup.rldbg_startup import NOT_THE_USERS
 
 __getattr__, __dir__ = lazy_names(__name__)

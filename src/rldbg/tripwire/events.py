@@ -38,9 +38,16 @@ class Event:
 
     @property
     def message(self) -> str:
+        return self._said("; all ranks stop at the end of one of the next steps" if self.stops else "")
+
+    @property
+    def reason(self) -> str:
+        """The message for a rank that has stopped."""
+        return self._said("")
+
+    def _said(self, stop: str) -> str:
         kept = f"; steps {self.pinned[0]} to {self.pinned[-1]} are kept" if self.pinned else ""
         kept = kept or (f"; {self.not_kept}" if self.not_kept else "")
-        stop = "; ranks stop at the end of the step" if self.stops else ""
         again = f"; run it again: {self.rerun}" if self.rerun else ""
         return f"{self.rule} at {self.where}: {self.what}{kept}{stop}; look: {self.look}{again}"
 

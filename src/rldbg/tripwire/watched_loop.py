@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rldbg.agent import say
+from rldbg.agent import mark_as_ours, say
 from rldbg.core import Environment, Identity
 from rldbg.recording import Recorder
 from rldbg.tripwire.events import Event
 from rldbg.tripwire.settings import WatchSettings
 from rldbg.tripwire.watcher_process import WatcherProcess
+
+_REPORT_S = 0.5
 
 
 def watch(
@@ -50,6 +53,11 @@ class WatchedLoop:
             else None
         )
         self._events: list[Event] = []
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._reporting = mark_as_ours(threading.Thread(target=self._report, name="rldbg-watch", daemon=True))
+        if self._process is not None:
+            self._reporting.start()
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record what a step has logged, and end it. This is where a rank stops."""
@@ -63,18 +71,26 @@ class WatchedLoop:
         events, self._events = self._events, []
         return events
 
+    def _report(self) -> None:
+        """Says events also while this process logs nothing: a driver that waits for its actors, a long step."""
+        while not self._is_over.wait(_REPORT_S):
+            self._take()
+
     def _take(self) -> None:
-        if self._process is None:
-            return
-        events = self._process.new_events()
-        self._events += events
-        for text in [*(event.message for event in events), *self._process.new_notes()]:
-            say(f"watch: {text}")
+        with self._lock:
+            if self._process is None:
+                return
+            events = self._process.new_events()
+            self._events += events
+            for text in [*(event.message for event in events), *self._process.new_notes()]:
+                say(f"watch: {text}")
 
     def close(self) -> list[Event]:
         """Write what is left, judge it, and end the watcher; returns the events since `new_events`."""
         self.recorder.close()
+        self._is_over.set()
         if self._process is not None:
+            self._reporting.join()
             self._process.close()
         events = self.new_events()
         self._process = None

@@ -166,7 +166,7 @@ class Watcher:
         self._undelivered.append(event)
         self._pinned |= set(event.pinned)
         if event.stops and not self._is_stop_ahead():
-            self._stop, self._reason = str(event.step), event.message
+            self._stop, self._reason = str(event.step), event.reason
         self._deliver()
         self._say(event.message)
         self._notifier.call(event)

@@ -120,7 +120,7 @@ def test_who_follows_a_run_may_come_before_it_and_ends_with_it(tmp_path: Path) -
         run = Run.create(name="followed", path=folder)
         with Recorder(run.path / "recording") as recorder:
             record_steps(recorder, range(3), length=9.0)
-        assert "ranks stop" in following.stderr.readline()
+        assert "; all ranks stop at the end of one of the next steps; look:" in following.stderr.readline()
         assert (run.path / "recording" / ".watch" / "orders.json").exists() and not (run.path / ".watch").exists()
         assert following.poll() is None
         run.finish(0)
