@@ -8,7 +8,7 @@ from statistics import mean, median
 from typing import Any
 
 from rldbg.agent.profiling import BEFORE_STEPS, OPEN_END, Plan
-from rldbg.core import IncompleteDataError
+from rldbg.core import IncompleteDataError, Run
 from rldbg.lazy import shown_by
 from rldbg.profiling.ledger import Leak, LedgerRow, Residue, leaks_of, ledger_of, residues_of
 from rldbg.profiling.request import PLAN_FILE
@@ -94,6 +94,10 @@ def make_report(run: Path) -> ProfileReport:
         raise IncompleteDataError(
             f"no phases of steps {start}:{stop}: this run has steps {min(found)} to {max(found)}",
             "profile it again with --steps of those, or without",
+        )
+    if not bounds and (code := Run(run).read().get("exit_code")):
+        raise IncompleteDataError(
+            f"no steps found in this run: its command ended with exit code {code}", f"find out why: rldbg doctor {run}"
         )
     if not bounds:
         raise IncompleteDataError(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rldbg.core import IncompleteDataError
+from rldbg.core import IncompleteDataError, Run
 from rldbg.profiling import make_report, write_timeline
 from rldbg.profiling.trace_events import ChromeTrace, spy_slices
 from rldbg.profiling.tracks import PhaseSpan, read_tracks, self_times
@@ -130,6 +130,19 @@ def test_a_run_without_phases_says_how_to_get_some(tmp_path):
     with pytest.raises(IncompleteDataError) as caught:
         make_report(tmp_path)
     assert "--tool phases" in caught.value.hint
+
+
+def test_a_run_that_failed_before_its_first_step_is_not_told_to_mark_steps(tmp_path):
+    run = Run(tmp_path)
+    run.start(command=["python", "train.py"])
+    (tmp_path / "profiling" / "phases").mkdir(parents=True)
+    with pytest.raises(IncompleteDataError) as caught:
+        make_report(tmp_path)
+    assert "call rldbg.step" in caught.value.hint
+    run.finish(1)
+    with pytest.raises(IncompleteDataError, match="ended with exit code 1") as caught:
+        make_report(tmp_path)
+    assert f"rldbg doctor {tmp_path}" in caught.value.hint
 
 
 def test_memory_does_not_grow_with_the_trace(tmp_path):
