@@ -92,6 +92,8 @@ def _edit_name(command: Command, request: Request, edits: list[Edit], missing: l
         is_name = entry in entries
         key, configured = configured_source(command.program, Path(command.call.cwd), entry.key)
         key, base = (entry.key, given[entry.key]) if given.get(entry.key) else (key, configured)
+        if not base and entry.key in given:
+            continue  # it is given as empty: there is no such folder, or no such name
         if not base:
             what = "name" if is_name else "checkpoint folder"
             where = "neither on the command line nor in a readable configuration file"

@@ -242,6 +242,14 @@ def test_options_that_exclude_each_other_are_not_combined(options, settings, exp
     assert armed(f"uv run -m skyrl.train.main_sft {options}", **settings) == expected
 
 
+def test_a_folder_that_is_given_as_empty_is_not_called_missing():
+    (command,) = recognise(
+        [ShellCall(("python", "-m", "skyrl.train.main_sft", "run_name=r", "ckpt_path="), "/nowhere")]
+    )
+    edits, missing = option_edits(command, Request((), None, Path("/nowhere")), Path("/run/recording"))
+    assert "ckpt_path" not in [*(edit.key for edit in edits), *(each.what for each in missing)]
+
+
 def test_a_run_that_resumes_from_its_own_checkpoints_does_not_resume_from_those_of_the_real_run():
     line = "python3 train.py --hf-checkpoint m --rm-type x --ref-load r --num-rollout 1"
     assert armed(f"{line} --load c/ --save c").startswith("--save c-Debug --load c-Debug/ ")
