@@ -135,6 +135,47 @@ def test_an_exception_in_a_child_of_multiprocessing_is_held_too(job, how):
     }
 
 
+GRADES = """
+import asyncio, subprocess, sys
+def grade(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+async def grade_later(code):
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec("timeout", "60", sys.executable, "-c", code, stdout=pipe, stderr=pipe)
+    return (await child.communicate())[1].decode()
+failed = grade("answer = 1 / 0")
+said = [failed.stderr, asyncio.run(grade_later("answer = 1 / 0"))]
+subprocess.run([sys.executable, "-c", "raise KeyError('unheard')"], stderr=subprocess.DEVNULL)
+print("GRADED", failed.returncode, [text.strip().splitlines()[-1] for text in said], flush=True)
+"""
+
+
+def test_code_that_a_reward_function_runs_and_reads_is_neither_held_nor_recorded(job):
+    # WHEN a healthy job runs code that fails, and reads its output THEN nothing is held and nothing added to it
+    process = job.start(job.write("grades.py", GRADES))
+    said = output(process)
+    assert f"GRADED 1 {['ZeroDivisionError: division by zero'] * 2}" in said and "rldbg" not in said
+    # AND one whose output nobody can read is only recorded
+    (file,) = (job.run.path / "crashes").glob("*.json")
+    assert json.loads(file.read_text())["exceptions"][0]["message"] == "'unheard'"
+
+
+LAUNCHES = """
+import os, subprocess, sys
+rank = subprocess.Popen([sys.executable, "-c", "raise ValueError('rank 0 failed')"], stderr=subprocess.PIPE,
+                        env=os.environ | {"RANK": "0"}, text=True)
+for line in rank.stderr: print("rank 0:", line, end="", flush=True)
+"""
+
+
+def test_a_rank_whose_launcher_reads_its_output_is_held(job):
+    process = job.start(job.write("launches.py", LAUNCHES))
+    (stopped,) = job.wait_stopped()
+    assert stopped["rank"] == 0 and stopped["reason"] == "exception"
+    job.client.request("continue", who="all")
+    assert "rank 0: ValueError: rank 0 failed" in output(process)
+
+
 SPAWNED = """
 import torch.multiprocessing
 def work(rank):

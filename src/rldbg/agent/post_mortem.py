@@ -17,6 +17,7 @@ from typing import Any
 
 from .crash import crash_record, is_second_hand, write_crash
 from .framing import FAREWELL, Message, WireError
+from .identity import is_read_by_its_starter, is_silenced_by_its_starter
 from .link import REDIAL_S, Link, NoBroker
 from .peer import Connection
 from .post_mortem_adapter import PostMortemAdapter
@@ -68,7 +69,7 @@ class PostMortem:
         if where in _HAS_CALLER and (passes or is_control_flow(error) or not has_users_code(error)):
             # The caller will most likely handle it: a queue that is empty, a timeout, a cancellation.
             return
-        if self._crashes >= _CRASH_FILES:
+        if self._crashes >= _CRASH_FILES or (where == "process" and is_read_by_its_starter()):
             return
         self._crashes += 1
         record = self._record(error, where)
@@ -197,8 +198,9 @@ def _answer_all(adapter: PostMortemAdapter, channel: Connection, patience_s: flo
 
 def _is_worth_a_wait(error: BaseException, where: str) -> bool:
     """False for a launcher's report about its ranks, or a program that cannot be loaded: there is nothing to
-    inspect."""
-    return not is_second_hand(error) and not (isinstance(error, ImportError) and where == "process")
+    inspect; and for one whose failure its starter expects."""
+    in_vain = where == "process" and (isinstance(error, ImportError) or is_silenced_by_its_starter())
+    return not is_second_hand(error) and not in_vain
 
 
 def is_control_flow(error: BaseException) -> bool:
