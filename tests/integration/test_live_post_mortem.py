@@ -202,6 +202,23 @@ def test_a_rank_of_torch_spawn_is_held_and_its_parent_is_not(job):
     assert kinds == {"ValueError", "ProcessRaisedException"}
 
 
+RENAMED = """
+import pathlib, sys, threading, time
+thread = threading.Thread(target=lambda: 1 / 0); thread.start(); thread.join()
+sys._rldbg_agent.identify(role="next_task")
+while not pathlib.Path("stop").exists(): time.sleep(0.02)
+"""
+
+
+def test_a_crash_keeps_the_name_under_which_it_happened(tmp_path):
+    with LiveJob(tmp_path, arming=Arming(post_mortem_wait_s=0.0)) as job:
+        # WHEN a process gets another name after a failure, as a pooled worker of Ray does with its next task
+        job.start(job.write("renamed.py", RENAMED))
+        (process,) = until(lambda: [each for each in job.ps() if each["who"] == "next_task"], "the new name")
+        assert (process["crashed_as"], process["message"]) == ("renamed", "ZeroDivisionError: division by zero")
+        job.write("stop", "")
+
+
 TRACED = """
 import pathlib, sys, threading, time
 def stops_at_its_end(): breakpoint()

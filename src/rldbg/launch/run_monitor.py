@@ -159,9 +159,9 @@ class RunMonitor:
             message = process["message"].partition("\n")[0][:200]
             # Without a file where the disk is full.
             command = f": rldbg attach {shlex.quote(process['crash_file'])}" if process["crash_file"] else ""
-            self._once(("crash", *crash), f"{process['who']} crashed: {message}{command}")
+            self._once(("crash", *crash), f"{process['crashed_as']} crashed: {message}{command}")
             if process["hold"]:
-                self._once(("hold", *crash), f"{process['who']} is {process['hold']}")
+                self._once(("hold", *crash), f"{process['crashed_as']} is {process['hold']}")
 
     def _note_ray_logs(self) -> None:
         mine = self.run.path.resolve()

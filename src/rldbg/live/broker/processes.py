@@ -147,6 +147,7 @@ class Process:
             "pausing": self.is_pausing,
             "crash_file": crash.get("path"),
             "message": crash.get("message"),
+            "crashed_as": crash.get("who"),
             "hold": crash.get("hold"),
             "world_size": self.facts.get("world_size"),
             "coordinates": self.facts.get("coordinates") or {},

@@ -135,7 +135,8 @@ class Broker:
         """The first crash of a run: before the process may end, and others because of it, all stacks are kept."""
         # A worker that fails in its first call may not have reported the name of its actor yet.
         self.state.learn(process, dict(body.pop("identity", None) or process.facts))
-        process.crash = body
+        # A pooled worker of Ray has another name with its next task.
+        process.crash = body | {"who": process.who}
         process.touch()
         if body.get("held_again_s"):
             self.state.sessions.spawn(self.state.holds.take_over(process))
