@@ -637,6 +637,11 @@ def test_a_command_that_makes_no_sense_changes_nothing(job):
     for line in refused:
         done = job.rldbg("attach", "stopped", "-c", line, check=False)
         assert done.returncode == 1 and "***" in done.stdout, line
+    # AND so is what is not text, or too deep for Python's parser
+    lines = [b"\xff\xfe", b"p '\xff'", b"a\0b", b"1" + b"+1" * 20_000, b"(" * 300, b"p n"]
+    command = [sys.executable, "-m", "rldbg", "attach", "stopped", "--run", str(job.run.path)]
+    done = subprocess.run(command, input=b"\n".join(lines), capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stdout.count(b"***") == 5 and b"\n7\n" in done.stdout, done
     (after,) = job.ps()
     assert (after["state"], after["line"]) == ("stopped", 3)
     assert len(job.client.request("break_list")["breaks"]) == 1

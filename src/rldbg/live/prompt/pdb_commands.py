@@ -101,6 +101,8 @@ class PdbCommands:
         line = line.strip()
         if not line:
             return CommandResult()
+        if "\0" in line or line != line.encode(errors="replace").decode():
+            return CommandResult("*** this line is not text (expected UTF-8)", ok=False)
         try:
             if line.startswith("!"):
                 return self._statement(line[1:].strip())
@@ -257,7 +259,7 @@ class PdbCommands:
         """A line that is not a command: an expression is shown, a statement is run."""
         try:
             ast.parse(line, mode="eval")
-        except SyntaxError:
+        except (SyntaxError, RecursionError, MemoryError):
             word = line.split(" ")[0]
             if word in _ONLY_IN_PDB:
                 return CommandResult(f"*** unsupported command: {word} (h lists the commands)", ok=False)
