@@ -46,6 +46,13 @@ def bystanders_of(causes: Sequence[Sighting], evidence: LogEvidence, library: Li
     ]
 
 
+def stands_alone(cause: Sighting, evidence: LogEvidence) -> bool:
+    """Whether all lines of a cause are exceptions without a traceback: nothing shows that a process ended by them."""
+    raised = [failure for failure in evidence.failures if not failure.is_crash]
+    holders = [[failure for failure in raised if holds(failure, hit)] for hit in cause.hits]
+    return all(found and not any(failure.frames for failure in found) for found in holders)
+
+
 def _was_raised(cause: Sighting, evidence: LogEvidence) -> bool:
     """Whether all lines of a cause are exceptions: those come from inside a process, whatever the topic."""
     raised = [failure for failure in evidence.failures if not failure.is_crash]

@@ -10,7 +10,7 @@ something failed, the cause is not in the logs.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from rldbg.doctor.bystanders import bystanders_of, late_ones, says_itself
+from rldbg.doctor.bystanders import bystanders_of, late_ones, says_itself, stands_alone
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.echoes import is_only_repeated, original_of
 from rldbg.doctor.entries import Role
@@ -72,7 +72,7 @@ def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) 
         causes = warned or _family(unknown, evidence, symptoms, library)
     notes += [s for s in warnings if s not in causes]
     return Judgement(
-        causes=tuple(_ordered(causes, symptoms, library)),
+        causes=tuple(_ordered(causes, symptoms, evidence, library)),
         fallout=tuple(_nearest_first([s for s in symptoms if s not in causes], library)),
         notes=tuple(notes),
         bystanders=(*late, *bystanders),
@@ -299,10 +299,16 @@ def _announces(symptom: Hit, failure: Failure) -> bool:
     return symptom.place.file == failure.place.file and 0 <= below <= _HEADER_LINES and bool(failure.frames)
 
 
-def _ordered(causes: Sequence[Sighting], symptoms: Sequence[Sighting], library: Library) -> list[Sighting]:
-    """The cause that explains what was seen first; among equals the earliest."""
-    timed = _by_time(causes)
-    return sorted(timed, key=lambda s: bool(symptoms) and not any(explains(s, other, library) for other in symptoms))
+def _ordered(
+    causes: Sequence[Sighting], symptoms: Sequence[Sighting], evidence: LogEvidence, library: Library
+) -> list[Sighting]:
+    """The cause that explains what was seen first; exceptions without a traceback last; among equals the earliest."""
+
+    def order(cause: Sighting) -> tuple[bool, bool]:
+        explains_none = bool(symptoms) and not any(explains(cause, other, library) for other in symptoms)
+        return explains_none, stands_alone(cause, evidence)
+
+    return sorted(_by_time(causes), key=order)
 
 
 def _nearest_first(symptoms: Sequence[Sighting], library: Library) -> list[Sighting]:
@@ -348,11 +354,14 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
     stamps = [failure.place.stamp for failure in open_ones]
     timed = all(stamp is not None and stamps[0] is not None and stamp.comparable(stamps[0]) for stamp in stamps)
 
-    def order(failure: Failure) -> tuple[bool, bool, bool, bool, bool, float, tuple[str, int]]:
+    says = any(is_uncaught(failure) and says_itself(failure) for failure in open_ones)
+
+    def order(failure: Failure) -> tuple[bool, bool, bool, bool, bool, bool, float, tuple[str, int]]:
         stamp = failure.place.stamp
         return (
             is_wrapper(failure),
             _is_of_peer(failure),
+            says and not failure.frames,
             failure.warned,
             has_survived(evidence, replace(failure, last=None)),
             failure.chained,

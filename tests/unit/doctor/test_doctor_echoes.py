@@ -203,3 +203,20 @@ TypeError: reward_func() missing 1 required positional argument: 'environments'
 _queue.Empty
 """
     assert ids(verdict(thread + waited)) == ["interface-mismatch"]
+
+
+def test_of_two_causes_an_exception_without_a_traceback_comes_last(verdict):
+    end = """Traceback (most recent call last):
+  File "/w/train.py", line 44, in <module>
+    save(model)
+OSError: [Errno 122] Disk quota exceeded: '/ckpt/step_6/model.safetensors'
+"""
+    lone = "(Loader pid=7) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    assert ids(verdict(lone + end))[0] == "ckpt-write-failed"
+    assert ids(verdict(lone))[0] == "torch-cuda-oom"
+
+
+def test_a_line_without_a_traceback_is_not_first_beside_what_ended_the_program(verdict):
+    said = "FrobError: no frob of 12 fits 13"
+    end = f'Traceback (most recent call last):\n  File "/w/t.py", line 4, in <module>\n    x()\n{said}\n'
+    assert verdict("(Other pid=9) KeyError: 'psutil'\n" + end).first_error.headline == said
