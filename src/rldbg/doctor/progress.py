@@ -23,6 +23,8 @@ _COUNTERS = tuple(
 )
 """Where training counts. Each begins with plain letters: such expressions are searched for fast."""
 _NAME = re.compile(rb"[A-Za-z][\w./-]{0,40}$")
+_MODULE = re.compile(rb"\w:$")
+"""Loggers write the module, the function and the line of a message with colons between."""
 _NAME_BYTES = 40
 _COUNTS = re.compile(
     rb"(?i)(?:.*[_./-])?(?:steps?|iter|iteration|epoch|update|episode|round|rollout|training progress)"
@@ -227,7 +229,10 @@ def _counter_name(data: bytes | bytearray, match: re.Match[bytes]) -> str:
     word = re.match(rb"[A-Za-z ]+", match[0])
     assert word is not None
     end = match.start() + len(word[0].rstrip())
-    name = _NAME.search(bytes(data[max(0, match.start() - _NAME_BYTES) : end]))
+    before = bytes(data[max(0, match.start() - _NAME_BYTES) : end])
+    name = _NAME.search(before)
+    if name and _MODULE.search(before[: name.start()]):
+        return ""
     if match[0].startswith(b"Training Progress"):
         return "training progress"
     return name[0].decode().lower() if name and _COUNTS.fullmatch(name[0]) else ""

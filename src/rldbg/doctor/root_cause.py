@@ -302,11 +302,11 @@ def _announces(symptom: Hit, failure: Failure) -> bool:
 def _ordered(
     causes: Sequence[Sighting], symptoms: Sequence[Sighting], evidence: LogEvidence, library: Library
 ) -> list[Sighting]:
-    """The cause that explains what was seen first; exceptions without a traceback last; among equals the earliest."""
+    """Exceptions without a traceback last; the cause that explains what was seen first; among equals the earliest."""
 
     def order(cause: Sighting) -> tuple[bool, bool]:
         explains_none = bool(symptoms) and not any(explains(cause, other, library) for other in symptoms)
-        return explains_none, stands_alone(cause, evidence)
+        return stands_alone(cause, evidence), explains_none
 
     return sorted(_by_time(causes), key=order)
 

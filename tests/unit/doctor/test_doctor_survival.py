@@ -341,3 +341,8 @@ def test_rows_of_a_table_of_samples_are_text_of_a_model(verdict):
         verdict("step 1 loss 0.3\n" + row + "│ │             │ MemoryError: no memory   │         │ │\n").verdict
         == "healthy"
     )
+
+
+def test_the_function_and_line_in_which_a_message_was_written_are_no_counter(verdict):
+    told = "2026-07-08 10:02:11.001 | WARNING  | skyrl_gym.envs.sql:step:{} - no such table, answered to the model\n"
+    assert verdict(steps(1, 4) + OOM + told.format(77) + told.format(79)).verdict == "found"
