@@ -414,6 +414,42 @@ def own_threads():
     time.sleep(3600)
 
 
+class Metrics:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def log(self, buffer):
+        with self.lock:
+            time.sleep(0.5)
+            buffer.size()
+
+    def count(self):
+        with self.lock:
+            return 1
+
+
+class Replay:
+    def __init__(self, metrics):
+        self.lock, self.metrics = threading.Lock(), metrics
+
+    def size(self):
+        with self.lock:
+            return 1
+
+    def sample(self):
+        with self.lock:
+            time.sleep(0.5)
+            self.metrics.count()
+
+
+def locks_of_one_name():
+    metrics = Metrics()
+    replay = Replay(metrics)
+    threading.Thread(target=metrics.log, args=(replay,), name="logger", daemon=True).start()
+    ready()
+    replay.sample()
+
+
 def cancelled_holders():
     """Those who have the semaphore were cancelled before they released it; who awaits the others does not do it."""
     slots = asyncio.Semaphore(2)

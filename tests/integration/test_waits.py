@@ -71,7 +71,11 @@ WORDS = {
         "for future `reply`",
     ],
     "pooled_library_call": ["future `judged` to be completed", "thread judge_0", "and waits at threading.py:"],
-    "killed_pool_worker": ["`pool`", "all 2 workers of the pool are idle", "the one that had this work has ended"],
+    "killed_pool_worker": [
+        "the results of pool `pool`",
+        "all 2 workers of the pool are idle",
+        "the one that had this work has ended",
+    ],
     "process_event": ["event `loaded` to be set", "process engine (pid", "has ended (exit code 3)"],
     "named_pipe": ["for a process to open the other end of ", "weights.fifo"],
     "silent_pipe": [

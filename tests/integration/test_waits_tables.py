@@ -56,6 +56,7 @@ WORDS = {
         "thread rollout is at the other end, so they wait for each other (deadlock)",
     ],
     "own_threads": ["no process waits for another", "sleeps (time.sleep)"],
+    "locks_of_one_name": ["lock `Metrics.lock`; thread logger holds it (taken in", "lock `Replay.lock`", "(deadlock)"],
     "cancelled_holders": ["for semaphore `slots`", "never released", "task holder-0 was cancelled"],
     "ended_program": [
         "for data from a pipe; process sh -c sleep",

@@ -38,8 +38,26 @@ def held_locks(
             if key != given_back:
                 line = _taking_line(expression, frame, sources)
                 place = {"file": frame.file, "line": line, "function": frame.function}
-                found.setdefault(key, place | {"key": key, "name": name, "loops": _loops(expression, frame, sources)})
+                more = {"loops": _loops(expression, frame, sources), "class": class_of(frame)}
+                found.setdefault(key, place | {"key": key, "name": name} | more)
     return list(found.values())
+
+
+def tell_apart(locks: Sequence[dict[str, Any]]) -> None:
+    """Gives locks that have the same name, each in an object of its own class, the name of that class."""
+    kinds: dict[str, set[str]] = {}
+    for lock in locks:
+        if lock.get("class"):
+            kinds.setdefault(str(lock["name"]), set()).add(str(lock["class"]))
+    for lock in locks:
+        if lock.get("class") and len(kinds[str(lock["name"])]) > 1:
+            lock["name"] = str(lock["name"]).replace("self.", f"{lock['class']}.", 1)
+
+
+def class_of(frame: Frame) -> str:
+    """The class of the object whose method runs."""
+    owner = frame.locals().get("self")
+    return owner.kind if owner is not None else ""
 
 
 def _taking_line(expression: ast.expr, frame: Frame, sources: Sources) -> int:

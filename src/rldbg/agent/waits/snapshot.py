@@ -9,7 +9,7 @@ from .chosen import OURS, given_name
 from .connected import connected_processes, connection_to
 from .ended import OUR_THREADS, ended_process, ended_processes, ended_threads, last_exception, own_threads, raised_facts
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts, transports_of
-from .held_locks import held_locks
+from .held_locks import class_of, held_locks, tell_apart
 from .kernel import (
     POLLING,
     Facts,
@@ -100,6 +100,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         entry["sets"] = [key for frame in frames if is_users(frame.file) for key in sources.keys_set(frame)]
     name_by_others(waiting, sources)
     relate(waiting, sources)
+    _tell_locks_apart(waiting)
     for task in tasks:
         task["frames"] = [frame_facts(frame) for frame in task["frames"]]
     ranks = _name_groups([entry["wait"] for entry in entries], modules)
@@ -148,6 +149,20 @@ def shown(value: Object) -> str:
 
 def frame_facts(frame: Frame) -> Facts:
     return {"file": frame.file, "line": frame.line, "function": frame.function}
+
+
+def _tell_locks_apart(waiting: Sequence[tuple[Facts, Sequence[Frame]]]) -> None:
+    asked: list[tuple[Wait, Wait]] = []
+    for entry, frames in waiting:
+        user = users_place(frames)
+        for choice in entry["wait"].get("choices") or [] if user is not None else ():
+            choice["class"] = class_of(frames[user or 0])
+            asked.append((entry["wait"], choice))
+    held = [each for entry, _ in waiting for each in entry["holds"]]
+    before = [str(choice["name"]) for _, choice in asked]
+    tell_apart([lock for lock in (*(choice for _, choice in asked), *held) if str(lock["name"]).startswith("self.")])
+    for (wait, choice), name in zip(asked, before, strict=True):
+        wait["name"] = choice["name"] if wait.get("name") == name else wait.get("name")
 
 
 def _runs_an_item(frames: Sequence[Frame]) -> bool:

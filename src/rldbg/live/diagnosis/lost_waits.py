@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rldbg.live.diagnosis.entries import all_entries
 from rldbg.live.diagnosis.wait_graph import Id, Node, WaitFacts
-from rldbg.live.diagnosis.wait_words import exit_text, place_text
+from rldbg.live.diagnosis.wait_words import POOL_RESULTS, exit_text, place_text
 
 # What would end a wait of this kind: with "should", and as a bare verb.
 DUTIES = {
@@ -21,7 +21,6 @@ DUTIES = {
 }
 _HAPPENED = {"queue_get": "have items", "event": "are set", "future": "are completed"}
 _ENDED_WELL = "exit code 0"
-_POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
 
 
 def why_lost(
@@ -50,7 +49,7 @@ def _pool_loss(entry: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> 
         return f"the workers of the pool end as soon as they have started, and are replaced: {why}"
     fronts = [(stack.get("host"), child["pid"], "main") for child in stack.get("children") or []]
     idle = [front for front in fronts if front in known and known[front].background]
-    if entry["wait"].get("type") not in _POOL_RESULTS or not idle:
+    if entry["wait"].get("type") not in POOL_RESULTS or not idle:
         return ""
     workers = f"all {len(idle)} workers of the pool are" if len(idle) > 1 else "the only worker of the pool is"
     return f"{workers} idle: the one that had this work has ended, and was replaced silently"

@@ -7,6 +7,7 @@ from typing import Any
 from rldbg.live.diagnosis.wait_graph import Node
 from rldbg.live.diagnosis.waits import toward
 
+POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
 _OUTPUTS = {1: "its standard output", 2: "its standard error"}
 _MOST_LISTED = 3
 _SIGNALS = {9: "SIGKILL", 15: "SIGTERM", 11: "SIGSEGV", 6: "SIGABRT", 2: "SIGINT", 7: "SIGBUS"}
@@ -154,7 +155,7 @@ _THINGS = {
     "barrier": _barrier,
     "thread": lambda wait, name: f"thread {wait.get('thread') or name} to end",
     "exit": lambda wait, name: "its other threads to end; its main program is over",
-    "future": lambda wait, name: f"future `{name}` to be completed" if name else "a future to be completed",
+    "future": lambda wait, name: _future(wait, name),
     "some_tasks": lambda wait, name: "the next of its tasks to complete (as_completed)",
     "poll": lambda wait, name: (
         f"data on any of {wait['count']} files or connections" if wait["count"] > 1 else "an event"
@@ -187,6 +188,14 @@ _THINGS = {
     "ray_get": _ray,
     "ray_task": _ray,
 }
+
+
+def _future(wait: Any, name: str) -> str:
+    if wait.get("type") in POOL_RESULTS:
+        return (
+            f"the results of pool `{name}`" if name and wait["type"] == "Pool" else f"{named('result', name)} of a pool"
+        )
+    return f"{named('future', name)} to be completed"
 
 
 def _task(wait: Any, name: str) -> str:
