@@ -13,6 +13,7 @@ from .source import Sources, nodes_ahead, nodes_run
 _DEPTH = 3
 _MOST_CALLED = 60
 _WRAPPED = 3
+_CALLABLE = ("function", "method", "staticmethod", "classmethod")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -96,13 +97,15 @@ def _first_line(frame: Frame, sources: Sources) -> tuple[str, int]:
 def _called(call: ast.Call, place: Frame, sources: Sources) -> CalledFrame | None:
     """The function of the user that a call leads to."""
     function = resolve(call.func, place)
+    if function is None or function.kind not in _CALLABLE:
+        return None
     for _ in range(_WRAPPED):
-        inner = function.get("__wrapped__") or function.get("__func__") if function is not None else None
-        function = inner or function
-    code = function.get("__code__") if is_a(function, "function") and function is not None else None
+        own = function.attributes().get("__wrapped__") if function.kind == "function" else function.get("__func__")
+        function = own or function
+    code = function.get("__code__") if is_a(function, "function") else None
     file = code.get("co_filename") if code is not None else None
     path = (file.text() if file is not None else "") or ""
-    if function is None or not path or not is_users(path):
+    if not path or not is_users(path):
         return None
     definition = sources.definition_of(function)
     if not isinstance(definition, FUNCTIONS):

@@ -11,6 +11,7 @@ from .source import Sources
 
 _MOST_LOOKED_AT = 1000
 _MOST_SHOWN = 3
+_MOST_TABLES, _MOST_OWNERS, _MOST_COMPARED = 300, 32, 16
 _SHOWN = 60
 
 
@@ -29,16 +30,32 @@ class Kept:
         return self.attribute or self.table.rpartition(".")[2]
 
 
-def kept_in(address: int, stacks: Sequence[Sequence[Frame]], sources: Sources) -> Kept | None:
-    """The first table that current functions can reach in which an object is."""
-    seen: set[int] = set()
-    for frame in (frame for frames in stacks for frame in frames if address and is_users(frame.file)):
+def kept_objects(wanted: set[int], stacks: Sequence[Sequence[Frame]], sources: Sources) -> dict[int, Kept]:
+    """For objects by their addresses, the first table that current functions can reach in which they are; or in which
+    objects are that have them as attributes. Each table is read once."""
+    tables: dict[int, tuple[str, list[tuple[str, Object]]]] = {}
+    for frame in (frame for frames in stacks for frame in frames if wanted and is_users(frame.file)):
         for name, table in _tables(frame, sources):
-            if table.address not in seen:
-                seen.add(table.address)
-                if (found := _found_in(name, table, address)) is not None:
-                    return found
-    return None
+            if table.address not in tables and len(tables) < _MOST_TABLES:
+                tables[table.address] = name, list(_entries(table))
+    found: dict[int, Kept] = {}
+    for name, entries in tables.values():
+        for key, value in entries:
+            if value.address in wanted:
+                found.setdefault(value.address, Kept(name, key, "", _others(key, entries)))
+    left = [(name, entries) for name, entries in tables.values() if len(entries) <= _MOST_OWNERS]
+    for name, entries in left if wanted - found.keys() else ():
+        for key, value in entries:
+            for attribute, inner in value.attributes().items():
+                if inner.address in wanted:
+                    others = ((k, v.get(attribute)) for k, v in _others(key, entries))
+                    kept = Kept(name, key, attribute, tuple((k, v) for k, v in others if v is not None))
+                    found.setdefault(inner.address, kept)
+    return found
+
+
+def _others(key: str, entries: Sequence[tuple[str, Object]]) -> tuple[tuple[str, Object], ...]:
+    return tuple(entry for entry in entries if entry[0] != key)[:_MOST_COMPARED]
 
 
 def others_ahead(kept: Kept, kind: str) -> Facts:
@@ -68,18 +85,6 @@ _HAPPENED: dict[str, Callable[[Object], str | None]] = {
     "event": _is_set,
     "future": _is_completed,
 }
-
-
-def _found_in(name: str, table: Object, address: int) -> Kept | None:
-    entries = list(_entries(table))
-    for key, value in entries:
-        if value.address == address:
-            return Kept(name, key, "", tuple((k, v) for k, v in entries if v.address != address))
-        for attribute, inner in value.attributes().items():
-            if inner.address == address:
-                others = ((k, v.get(attribute)) for k, v in entries if v is not value)
-                return Kept(name, key, attribute, tuple((k, v) for k, v in others if v is not None))
-    return None
 
 
 def _tables(frame: Frame, sources: Sources) -> Iterator[tuple[str, Object]]:

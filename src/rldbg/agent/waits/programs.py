@@ -8,7 +8,7 @@ from .kernel import Facts
 from .objects import Frame, Object, is_a
 from .places import is_users
 
-_MOST_LOOKED_AT = 100
+_MOST_LOOKED_AT = 16
 _WORDS, _SHOWN = 4, 60
 _STREAMS = {"stdin": "should read it", "stdout": "should write into it", "stderr": "should write into it"}
 

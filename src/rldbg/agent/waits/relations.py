@@ -6,14 +6,14 @@ from itertools import chain
 from typing import TypeVar
 
 from .called import later_calls, may_act, uses_ahead
-from .kept import kept_in, others_ahead
+from .kept import Kept, kept_objects, others_ahead
 from .kernel import Facts
 from .looking import Wait, is_ray_queue, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, users_place
 from .reasons import ended_by_signal, failed_calls, guard, is_nobody_elses, skipped_release
 from .source import SETTING, Sources
-from .starters import functions_given, starters
+from .starters import Given, functions_given, given_objects, starters
 
 _Key = TypeVar("_Key")
 _Waiting = list[tuple[Facts, Sequence[Frame]]]
@@ -50,6 +50,9 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         at_hand = [*((each, method) for each, method in own if method), *_kept_ray_queues(frames)]
         shared = _methods((key, method) for each, method in at_hand if (key := shared_key(each)))
         entry["shares"] = {key: sorted(methods) for key, methods in shared.items()}
+    wanted = {_address(entry["wait"]) for entry, _ in waiting if entry["wait"]["kind"] in _OPPOSITE} - {0}
+    kept = kept_objects(wanted, [frames for _, frames in waiting], sources)
+    given = given_objects(wanted, [frames for _, frames in waiting], sources)
     for entry, frames in waiting:
         wait = entry["wait"]
         named_in, user = wait.pop("named_in", None), users_place(frames)
@@ -60,7 +63,9 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
             wait["ended_by"] = sorted(opposite)
             wait["users"] = list(_users(entry, opposite, reached, waiting, sources))
             if place is not None:
-                _relate_functions(wait, place, frames, waiting, sources)
+                keeper, taker = kept.get(_address(wait)), given.get(_address(wait), [])
+                _relate_functions(wait, place, frames, keeper, taker, sources)
+                wait["later"] = _later(wait.get("functions") or [], waiting, sources)
 
 
 def _written(used: Iterable[tuple[Object | None, str]]) -> set[int]:
@@ -91,7 +96,7 @@ def _users(
 ) -> Iterator[Facts]:
     """Who else can reach what is waited for, and which of the methods that end the wait it calls; or who may, where
     nobody does."""
-    address, wait = int(entry["wait"].get("key") or "0", 16), entry["wait"]
+    address, wait = _address(entry["wait"]), entry["wait"]
     found = [
         {"who": other.get("thread") or other["key"], "acts": sorted(objects[address] & opposite)}
         for other, objects in reached
@@ -105,21 +110,24 @@ def _users(
                 yield {"who": other.get("thread") or other["key"], "acts": [], "may": True}
 
 
-def _relate_functions(wait: Wait, place: Frame, frames: Sequence[Frame], waiting: _Waiting, sources: Sources) -> None:
+def _address(wait: Wait) -> int:
+    return int(wait.get("key") or "0", 16)
+
+
+def _relate_functions(
+    wait: Wait, place: Frame, frames: Sequence[Frame], kept: Kept | None, given: Sequence[Given], sources: Sources
+) -> None:
     """Functions that would end the wait, by what they call the object, are given it, or take it out of."""
-    address, opposite, name = int(wait.get("key") or "0", 16), _OPPOSITE[wait["kind"]], str(wait.get("name") or "")
-    kept = kept_in(address, [frames, *(each for _, each in waiting)], sources)
+    opposite, name = _OPPOSITE[wait["kind"]], str(wait.get("name") or "")
     if kept is not None:
         wait["kept"] = others_ahead(kept, wait["kind"])
     if name:
         functions = sources.functions_calling(place, name, opposite)
-        for own in (frames, *(each for _, each in waiting)) if not functions else ():
-            functions = functions or functions_given(address, own, opposite, sources)
+        functions = functions or functions_given(given, opposite)
         if not functions and kept is not None:
             functions, name = sources.functions_calling(place, f"_.{kept.name}", opposite), kept.name
         wait["functions"] = functions
         wait["nowhere"] = not functions and sources.is_called_nowhere(place, str(wait["name"]), opposite)
-        wait["later"] = _later(functions, waiting, sources)
         wait["starters"] = starters(functions, place, frames, sources)
         wait["guard"] = guard(functions, name, opposite, place, sources)
         if wait["kind"] in _DISPATCHED:

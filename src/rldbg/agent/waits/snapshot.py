@@ -116,7 +116,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         "ended": [
             *ended_threads(modules, view.pid),
             *ended_processes(modules),
-            *ended_programs([frames for _, frames in waiting]),
+            *ended_programs([frames for _, frames in waiting] if "subprocess" in modules else []),
             *failed_tasks(every_task),
         ],
         "children": children_of(view.pid),

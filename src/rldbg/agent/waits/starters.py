@@ -5,7 +5,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from .kernel import Facts
-from .objects import Frame
+from .objects import Frame, Object
 from .origins import FUNCTIONS, last_name, names_of, own_nodes
 from .places import is_users
 from .resolving import resolve
@@ -47,33 +47,66 @@ def starters(functions: Sequence[str], place: Frame, frames: Sequence[Frame], so
     return sorted(found, key=lambda each: not each["passed"])[:3]
 
 
-def functions_given(address: int, frames: Sequence[Frame], methods: frozenset[str], sources: Sources) -> list[str]:
-    """Functions that a line of the current ones starts with an object as an argument, and that call one of the methods
-    on it, as `name:line`."""
-    found: dict[str, None] = {}
-    for frame in (frame for frame in frames if is_users(frame.file)):
-        function = sources.function(frame)
+Given = tuple[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, int | str]
+"""A function that is started with an object, or a class that is made with it, and where it is among the arguments."""
+
+
+def given_objects(wanted: set[int], stacks: Sequence[Sequence[Frame]], sources: Sources) -> dict[int, list[Given]]:
+    """For objects by their addresses, to what the lines of current functions hand them over."""
+    found: dict[int, list[Given]] = {}
+    seen: set[tuple[str, int, tuple[int, ...]]] = set()
+    for frame in (frame for frames in stacks for frame in frames if wanted and is_users(frame.file)):
+        # Many threads are at the same line of the same object.
+        same = (frame.file, frame.line, tuple(value.address for value in frame.locals().values()))
+        function = sources.function(frame) if same not in seen else None
+        seen.add(same)
         calls = [node for node in own_nodes(function) if isinstance(node, ast.Call)] if function is not None else []
-        for target, position in ((t, n) for call in calls for t, n in _given_at(call, address, frame)):
-            for each in sources.functions(frame.file):
-                if each.name == last_name(target):
-                    found |= dict.fromkeys(_lines_calling(each, position, methods))
         for call in calls:
-            for made in sources.classes(frame.file):
-                if made.name == last_name(call.func):
-                    kept = {name for position in _positions(call, address, frame) for name in _kept_as(made, position)}
-                    found |= dict.fromkeys(_methods_using(made, kept, methods))
+            for each, value, position in _handed(call, frame, sources):
+                if value.address in wanted:
+                    found.setdefault(value.address, []).append((each, position))
+    return found
+
+
+def functions_given(given: Sequence[Given], methods: frozenset[str]) -> list[str]:
+    """Functions that call one of the methods on what they or their objects were given, as `name:line`."""
+    found: dict[str, None] = {}
+    for target, position in given:
+        if isinstance(target, ast.ClassDef):
+            found |= dict.fromkeys(_methods_using(target, set(_kept_as(target, position)), methods))
+        else:
+            found |= dict.fromkeys(_lines_calling(target, position, methods))
     return list(found)
 
 
-def _positions(call: ast.Call, address: int, frame: Frame) -> Iterator[int | str]:
-    """Where an object is among the arguments of a call."""
-    given: list[tuple[int | str, ast.expr]] = list(enumerate(call.args))
-    given += [(word.arg, word.value) for word in call.keywords if word.arg]
-    for key, value in given:
-        found = resolve(value, frame)
-        if found is not None and found.address == address:
-            yield key
+def _handed(
+    call: ast.Call, frame: Frame, sources: Sources
+) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, Object, int | str]]:
+    """What a call starts or makes, with each argument that is known."""
+    made = [each for each in sources.classes(frame.file) if each.name == last_name(call.func)]
+    target, arguments = _started_with(call)
+    if made:
+        arguments = [*enumerate(call.args), *((word.arg, word.value) for word in call.keywords if word.arg)]
+    named = [each for each in sources.functions(frame.file) if target is not None and each.name == last_name(target)]
+    for position, expression in arguments if made or named else ():
+        if (value := resolve(expression, frame)) is not None:
+            yield from ((each, value, position) for each in (*made, *named))
+
+
+def _started_with(call: ast.Call) -> tuple[ast.expr | None, list[tuple[int | str, ast.expr]]]:
+    """The function that a call starts in a thread, process or task, and its arguments."""
+    what, position = _STARTS.get(last_name(call.func), ("", 0))
+    words = {word.arg: word.value for word in call.keywords if word.arg}
+    target = words.get("target") or (call.args[position] if what and len(call.args) > position else None)
+    if target is None or not what:
+        return None, []
+    given, named = list(call.args[position + 1 :]), {}
+    if isinstance(target, ast.Call):
+        given, named = list(target.args), {word.arg: word.value for word in target.keywords if word.arg}
+        target = target.func
+    if isinstance(listed := words.get("args"), ast.Tuple | ast.List):
+        given = list(listed.elts)
+    return target, [*enumerate(given), *named.items()]
 
 
 def _kept_as(made: ast.ClassDef, position: int | str) -> Iterator[str]:
@@ -105,26 +138,6 @@ def _methods_using(made: ast.ClassDef, kept: set[str], methods: frozenset[str]) 
             if isinstance(called, ast.Attribute) and called.attr in methods and names_of(called.value, function) & kept:
                 yield f"{function.name}:{called.lineno}"  # type: ignore[attr-defined]
                 break
-
-
-def _given_at(call: ast.Call, address: int, frame: Frame) -> Iterator[tuple[ast.expr, int | str]]:
-    """The function that a call starts, and where among its arguments an object is."""
-    what, position = _STARTS.get(last_name(call.func), ("", 0))
-    words = {word.arg: word.value for word in call.keywords if word.arg}
-    target = words.get("target") or (call.args[position] if what and len(call.args) > position else None)
-    if target is None or not what:
-        return
-    given, named = list(call.args[position + 1 :]), {}
-    if isinstance(target, ast.Call):
-        given, named = list(target.args), {word.arg: word.value for word in target.keywords if word.arg}
-        target = target.func
-    if isinstance(words.get("args"), ast.Tuple | ast.List):
-        given = list(words["args"].elts)  # type: ignore[attr-defined]
-    places: list[tuple[int | str, ast.expr]] = [*enumerate(given), *named.items()]
-    for key, value in places:
-        found = resolve(value, frame)
-        if found is not None and found.address == address:
-            yield target, key
 
 
 def _lines_calling(
