@@ -450,6 +450,40 @@ def locks_of_one_name():
     replay.sample()
 
 
+class Requests:
+    def __init__(self):
+        self.requests = {}
+
+    async def ask(self, number):
+        reply = asyncio.get_running_loop().create_future()
+        self.requests[number] = reply
+        return await reply
+
+    async def handle_outputs(self):
+        while True:
+            await asyncio.sleep(3600)
+            for number in list(self.requests):
+                self.requests.pop(number).set_result(number)
+
+    def abort_all(self):
+        self.requests.clear()
+
+
+def dropped_request():
+    """The request was dropped from the table in which those are that will be answered."""
+
+    async def main():
+        requests = Requests()
+        handler = asyncio.create_task(requests.handle_outputs(), name="handler")
+        asking = asyncio.create_task(requests.ask(1), name="ask-1")
+        await asyncio.sleep(0.1)
+        requests.abort_all()
+        ready()
+        await asyncio.gather(asking, handler)
+
+    asyncio.run(main())
+
+
 def cancelled_holders():
     """Those who have the semaphore were cancelled before they released it; who awaits the others does not do it."""
     slots = asyncio.Semaphore(2)

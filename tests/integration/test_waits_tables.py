@@ -57,6 +57,11 @@ WORDS = {
     ],
     "own_threads": ["no process waits for another", "sleeps (time.sleep)"],
     "locks_of_one_name": ["lock `Metrics.lock`; thread logger holds it (taken in", "lock `Replay.lock`", "(deadlock)"],
+    "dropped_request": [
+        "task ask-1 waits",
+        "only handle_outputs (line",
+        "it is not in `self.requests` any more, where this function has put it",
+    ],
     "cancelled_holders": ["for semaphore `slots`", "never released", "task holder-0 was cancelled"],
     "ended_program": [
         "for data from a pipe; process sh -c sleep",

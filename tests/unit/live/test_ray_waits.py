@@ -550,6 +550,37 @@ def test_tasks_that_asyncio_makes_for_results_are_not_told_as_the_users():
     assert "(collect) for the result of Judge.score (actor judge_0) and 1 more" in said and "wrap" not in said
 
 
+def test_a_blocked_event_loop_does_not_run_what_others_wait_for():
+    wait = WAITING | {"tasks": ["Pool.pull"]}
+    manager = _worker("manager", 1, "main_loop", {"kind": "idle"})
+    loop = _worker("manager", 1, "generate", wait)["threads"][0]
+    manager["threads"].append(loop | {"thread": "AsyncIO Thread: default", "ident": 7, "native": 7, "main": False})
+    tasks = [
+        _task("Manager.generate", "RUNNING", 1, "manager"),
+        _task("Pool.pull", "RUNNING", 2, "pool", parent="Manager.generate"),
+        _task("Manager.acquire", "RUNNING", 1, "manager", parent="Pool.pull"),
+    ]
+    pool = _worker("pool", 2, "pull", WAITING | {"tasks": ["Manager.acquire"]})
+    said = _verdicts([manager, pool], _view([_actor("manager", 1), _actor("pool", 2)], tasks))
+    assert "of manager blocks the event loop of its actor, so acquire cannot begin" in said
+    assert "runs acquire" not in said
+
+
+def test_a_loop_that_asks_ray_for_progress_is_told_with_who_has_died():
+    died = {"actor_died_error_context": {"error_message": "worker killed"}}
+    dead = _actor("collector", 3, "DEAD", death_cause=died)
+    driver = _worker(
+        "driver", 1, "wait_for_groups", {"kind": "sleep", "polls": "until `size >= needed`", "delay_s": 0.5}
+    )
+    driver["threads"][0]["calls"] = ["size"]
+    idle = _worker("buffer", 2, "main_loop", {"kind": "idle"})
+    idle["threads"][0]["background"] = True
+    (found,) = explain([driver, idle], ray=_view([_actor("buffer", 2), dead], []))
+    assert found.kind == "ended" and found.to_finding().severity == "error"
+    assert "driver polls (a loop until `size >= needed`)" in found.verdict
+    assert found.verdict.endswith("all workers are idle; actor collector has died: worker killed")
+
+
 _WORKER_DIED = (
     "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: "
 )

@@ -1,12 +1,15 @@
 """Where an object that is waited for is kept: a table of the program, and the others of its kind in there."""
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .kernel import Facts
 from .looking import queue_facts
 from .objects import Frame, Object
+from .origins import own_nodes, tables_given
 from .places import is_users
+from .resolving import resolve
 from .source import Sources
 
 _MOST_LOOKED_AT = 1000
@@ -56,6 +59,18 @@ def kept_objects(wanted: set[int], stacks: Sequence[Sequence[Frame]], sources: S
 
 def _others(key: str, entries: Sequence[tuple[str, Object]]) -> tuple[tuple[str, Object], ...]:
     return tuple(entry for entry in entries if entry[0] != key)[:_MOST_COMPARED]
+
+
+def dropped_from(address: int, name: str, place: Frame, sources: Sources) -> str:
+    """The table in which the function of a place has put an object of this name, if it is not there any more."""
+    function = sources.function(place)
+    for node in own_nodes(function) if function is not None and name.isidentifier() and address else ():
+        for target in tables_given(node, name):
+            table = resolve(target, place)
+            entries = [value for _, value in _entries(table)] if table is not None else []
+            if table is not None and table.length() is not None and address not in {each.address for each in entries}:
+                return ast.unparse(target)
+    return ""
 
 
 def others_ahead(kept: Kept, kind: str) -> Facts:

@@ -72,3 +72,12 @@ def _given(name: str, function: ast.AST) -> Iterator[ast.expr]:
             yield value
             # What is assigned to several names at once has all of them.
             yield from (target for target in targets if isinstance(target, ast.Attribute | ast.Subscript))
+
+
+def tables_given(node: ast.AST, name: str) -> Iterator[ast.expr]:
+    """Tables in which an assignment puts a variable of this name: `self.requests[key] = future`."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    value = node.value if isinstance(node, ast.Assign) else None
+    same = isinstance(value, ast.Name) and value.id == name
+    same |= any(isinstance(target, ast.Name) and target.id == name for target in targets)
+    yield from (target.value for target in targets if same and isinstance(target, ast.Subscript))

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TypeVar
 
 from .called import later_calls, may_act, uses_ahead
-from .kept import Kept, kept_objects, others_ahead
+from .kept import Kept, dropped_from, kept_objects, others_ahead
 from .kernel import Facts
 from .looking import Wait, is_ray_queue, shared_key
 from .objects import Frame, Object, is_a
@@ -61,6 +61,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
             _relate_lock(wait, place, frames, waiting, sources)
         if opposite := _OPPOSITE.get(wait["kind"]):
             wait["ended_by"] = sorted(opposite)
+            wait["dropped"] = dropped_from(_address(wait), str(wait.get("name") or ""), place, sources) if place else ""
             wait["users"] = list(_users(entry, opposite, reached, waiting, sources))
             if place is not None:
                 keeper, taker = kept.get(_address(wait)), given.get(_address(wait), [])
@@ -103,7 +104,8 @@ def _users(
         if other is not entry and address in objects
     ]
     yield from found
-    if wait["kind"] in _DISPATCHED and not any(user["acts"] for user in found):
+    # Who looks it up in a table does not find it there any more.
+    if wait["kind"] in _DISPATCHED and not wait["dropped"] and not any(user["acts"] for user in found):
         for other, running in waiting:
             own = [frame for frame in running if other is not entry and is_users(frame.file)]
             if any(may_act(frame, opposite, sources) for frame in own):
@@ -124,8 +126,9 @@ def _relate_functions(
     if name:
         functions = sources.functions_calling(place, name, opposite)
         functions = functions or functions_given(given, opposite)
-        if not functions and kept is not None:
-            functions, name = sources.functions_calling(place, f"_.{kept.name}", opposite), kept.name
+        table = kept.name if kept is not None else str(wait["dropped"]).rpartition(".")[2]
+        if not functions and table:
+            functions, name = sources.functions_calling(place, f"_.{table}", opposite), table
         wait["functions"] = functions
         wait["nowhere"] = not functions and sources.is_called_nowhere(place, str(wait["name"]), opposite)
         wait["starters"] = starters(functions, place, frames, sources)

@@ -120,7 +120,8 @@ def _with_deaths(found: HangDiagnosis, graph: WaitGraph, ray: Mapping[str, Any])
     from rldbg.live.diagnosis.ray_queues import lost_users
 
     lost = lost_users(ray)
-    asking = [node for node in graph.nodes.values() if ".remote(" in str(node.wait.get("polls") or "")]
+    polling = [node for node in graph.nodes.values() if node.wait.get("polls")]
+    asking = [node for node in polling if node.calls or ".remote(" in str(node.wait["polls"])]
     others = [node for node in graph.nodes.values() if node not in asking and not node.background]
     if lost and asking and all(node.kind == "idle" for node in others):
         words = f"{clause(asking[0])}; all workers are idle; {'; '.join(lost)}"

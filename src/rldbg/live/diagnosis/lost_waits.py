@@ -141,6 +141,8 @@ def _undone_duty(loss: _Loss) -> str:
         nobody += ", and no line of its file does so" if wait.get("nowhere") else ""
     if wait.get("guard"):
         nobody += f" ({str(functions[0]).partition(':')[0]} does so only if {wait['guard']})"
+    if wait.get("dropped"):
+        nobody += f"; it is not in `{wait['dropped']}` any more, where this function has put it"
     later = wait.get("later") or {}
     if later and not loss.gone:
         who = (

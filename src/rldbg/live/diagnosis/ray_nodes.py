@@ -311,6 +311,8 @@ class _Joining:
                 target.activity = f"is still in {begun[0]['name']}, {paused}"
             keeps_ending = actor is None and _attempts(task)
             target = target or (self._task_node(task) if keeps_ending else self._unseen(task, pid))
+            if runs and _LOOP_THREAD in target.label and target.waits and method not in target.functions:
+                return [Edge(target.id, f"blocks the event loop of its actor, so {method} cannot begin")]
             return [Edge(target.id, f"runs {method}" if runs else self._queued(method, task, target))]
         return [Edge(self._task_node(task).id, "is that task")]
 
