@@ -566,6 +566,21 @@ def test_a_blocked_event_loop_does_not_run_what_others_wait_for():
     assert "runs acquire" not in said
 
 
+def test_an_idle_actor_is_told_with_what_its_last_task_raised():
+    trace = 'Traceback\n  File "/job/train.py", line 22, in update\n    x / 0\nZeroDivisionError: division by zero'
+    tasks = [
+        _task("call", "RUNNING", 1),
+        _task("Rank.update", "FAILED", 2, "rank_1", error_message=trace),
+        _task("Rank.fit", "SUBMITTED_TO_WORKER", 2, "rank_1", parent="call"),
+    ]
+    idle = _worker("rank_1", 2, "main_loop", {"kind": "idle"})
+    idle["threads"][0]["background"] = True
+    said = _verdicts(
+        [_worker("caller", 1, "call", WAITING | {"tasks": ["Rank.fit"]}), idle], _view([_actor("rank_1", 2)], tasks)
+    )
+    assert "its update has failed: ZeroDivisionError: division by zero at train.py:22 (update)" in said
+
+
 def test_a_loop_that_asks_ray_for_progress_is_told_with_who_has_died():
     died = {"actor_died_error_context": {"error_message": "worker killed"}}
     dead = _actor("collector", 3, "DEAD", death_cause=died)

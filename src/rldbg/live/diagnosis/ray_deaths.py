@@ -48,11 +48,17 @@ def _told_by_ray(actor: WaitFacts) -> str:
     return texts[0].strip() if texts else ""
 
 
+def raised_text(trace: str) -> str:
+    """The last line of a traceback, with the innermost line of the user's code."""
+    lines = [line.strip() for line in trace.splitlines() if line.strip()]
+    return f"{lines[-1][:_SHOWN]}{_at(trace)}" if lines else ""
+
+
 def _raised_by_constructor(actor: WaitFacts) -> str:
     causes = actor.get("death_cause")
     context = causes.get("creation_task_failure_context") if isinstance(causes, dict) else None
     trace = str((context or {}).get("formatted_exception_string") or "").strip()
-    return f"its constructor raised {trace.splitlines()[-1][:_SHOWN]}{_at(trace)}" if trace else ""
+    return f"its constructor raised {raised_text(trace)}" if trace else ""
 
 
 def _at(trace: str, *, innermost_first: bool = False) -> str:

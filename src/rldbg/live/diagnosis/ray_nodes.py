@@ -7,7 +7,7 @@ from typing import Any
 from rldbg.agent import Message, snake_case
 from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.lost_waits import DUTIES
-from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, times_restarted
+from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, raised_text, times_restarted
 from rldbg.live.diagnosis.ray_queues import lost_users, queue_actor
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
@@ -77,6 +77,7 @@ class _Joining:
         self._full: set[Any] = set()
 
     def joined(self) -> list[Node]:
+        self._note_failures()
         for node in self._nodes:
             if node.wait.get("between") == "ray" and not node.edges:
                 self._queue(node)
@@ -88,6 +89,16 @@ class _Joining:
             if node.wait.get("functions") and node.kind in DUTIES and not node.edges:
                 self._methods(node)
         return [*self._nodes, *self._added.values(), *self._unwaited()]
+
+    def _note_failures(self) -> None:
+        """Why an actor is idle: its last task has failed, which Ray remembers."""
+        for actor in (actor for actor in self._ray["actors"] if actor["state"] == "ALIVE"):
+            own = [task for task in self._tasks.values() if task["actor_id"] == actor["actor_id"]]
+            failed = [task for task in own if task["state"] == "FAILED" and task.get("error_message")]
+            for node in self._by_process.get(self._place(actor["node_id"], actor["pid"]), []) if failed else ():
+                if node.kind == "idle" and "raised" not in node.activity:
+                    raised = raised_text(str(failed[-1]["error_message"]))
+                    node.activity += f"; its {str(failed[-1]['name']).rpartition('.')[2]} has failed: {raised}"
 
     def _place(self, node_id: Any, pid: Any) -> tuple[Any, Any]:
         return self._hosts.get(node_id), pid

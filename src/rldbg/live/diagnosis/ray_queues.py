@@ -5,7 +5,7 @@ from typing import Any
 
 from rldbg.agent import Message
 from rldbg.agent.waits import SHARED_BY_RAY
-from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked
+from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, raised_text
 from rldbg.live.diagnosis.wait_graph import Node, WaitFacts
 
 QUEUE = "_QueueActor"
@@ -46,5 +46,5 @@ def lost_users(ray: Mapping[str, Any]) -> list[str]:
 
 
 def _why(task: WaitFacts) -> str:
-    lines = [line.strip() for line in str(task.get("error_message") or "").splitlines() if line.strip()]
-    return f": {lines[-1][:200]}" if lines else ""
+    raised = raised_text(str(task.get("error_message") or ""))
+    return f": {raised}" if raised else ""
