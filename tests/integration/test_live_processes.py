@@ -648,3 +648,15 @@ def test_a_command_that_makes_no_sense_changes_nothing(job):
     job.client.request("break_clear")
     job.client.request("continue", who="all")
     assert "WENT ON" in output(process)
+
+
+def test_a_condition_that_exits_ends_nothing_and_is_reported(job):
+    process = job.start(job.write("loop.py", LOOP))
+    until(lambda: any(each["who"] == "loop" for each in job.ps()), "the agent")
+    job.client.request("break_set", file=str(job.folder / "loop.py"), line=4, **{"if": "exit()"})
+    (listed,) = until(
+        lambda: [each for each in job.client.request("break_list")["breaks"] if each["condition_fails"]], "the error"
+    )
+    assert "SystemExit" in str(listed["condition_fails"]) and process.poll() is None
+    assert [each["state"] for each in job.ps()] == ["running"]
+    job.client.request("break_clear")

@@ -187,6 +187,7 @@ def load_debugpy(fallback: str) -> Any:
                 raise NoDebugger(f"debugpy {debugpy.__version__} is too old: 1.8.0 is needed (pip install -U debugpy)")
             importlib.import_module("debugpy.server.api")
             _answer_whatever_is_raised(sys.modules["_pydevd_bundle.pydevd_vars"])
+            _survive_conditions(sys.modules["pydevd"].PyDB)
     finally:
         sys.path[:] = path_before
     return debugpy
@@ -212,6 +213,28 @@ def _answer_whatever_is_raised(module: Any) -> None:
 
     setattr(evaluate_expression, "_rldbg", True)  # noqa: B010 - mypy knows no such attribute
     module.evaluate_expression = evaluate_expression
+
+
+def _survive_conditions(debugger: Any) -> None:
+    """pydevd reports what a condition raises, but a SystemExit of it would end the program: report that as well."""
+    original = debugger.handle_breakpoint_condition
+    if getattr(original, "_rldbg", False):
+        return
+
+    @functools.wraps(original)
+    def handle_breakpoint_condition(py_db: Any, info: Any, breakpoint_set: Any, frame: FrameType) -> Any:
+        try:
+            return original(py_db, info, breakpoint_set, frame)
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's condition may raise anything
+            failed = f"Error while evaluating expression in conditional breakpoint: {breakpoint_set.condition}"
+            api = sys.modules["_pydevd_bundle.pydevd_api"].PyDevdAPI()
+            api.send_error_message(py_db, f"{failed}\n{type(error).__name__}: {error}")
+            return False
+
+    setattr(handle_breakpoint_condition, "_rldbg", True)  # noqa: B010 - mypy knows no such attribute
+    debugger.handle_breakpoint_condition = handle_breakpoint_condition
 
 
 def _import_debugpy(fallback: str) -> Any:
