@@ -103,9 +103,10 @@ def _words_seen(evidence: LogEvidence) -> str:
 
 
 def _is_of_another(entry: KnownFailure, seen: str) -> bool:
-    """Whether an entry is of a framework or an engine that the logs never name."""
-    names = (framework.name.replace("_", "-") for framework in frameworks())
-    return any(entry.id.startswith(f"{name}-") and name.partition("-")[0] not in seen for name in names)
+    """Whether an entry is of Ray, a framework or an engine that the logs never name."""
+    names = ("ray", *(framework.name.replace("_", "-") for framework in frameworks()))
+    words = [name.partition("-")[0] for name in names if entry.id.startswith(f"{name}-")]
+    return any(re.search(rf"(?<![a-z]){word}", seen) is None for word in words)
 
 
 def _candidates(judgement: Judgement, library: Library, evidence: LogEvidence) -> list[KnownFailure]:
@@ -127,8 +128,8 @@ def _candidates(judgement: Judgement, library: Library, evidence: LogEvidence) -
                 fit.setdefault(name, 1 / _ANYTHING_CAUSES_IT / place)
             continue
         for name in causes:
-            if not _is_of_another(library.entries[name], seen):
-                fit[name] = fit.get(name, 0.0) + 1 / len(causes)
+            fit[name] = fit.get(name, 0.0) + 1 / len(causes)
+    fit = {name: weight for name, weight in fit.items() if not _is_of_another(library.entries[name], seen)}
 
     def order(name: str) -> tuple[float, bool, int, str]:
         entry = library.entries[name]

@@ -781,3 +781,20 @@ def test_code_whose_file_is_only_called_like_checkpoints_loads_and_saves_none(ve
     )
     assert "checkpoint-operation-failed" not in ids(verdict(trace.format("evaluate")))
     assert ids(verdict(trace.format("load_model"))) == ["checkpoint-operation-failed"]
+
+
+KILLED = [
+    "[rank0]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+    "E1118 03:01:00.330000 28401 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) "
+    "local_rank: 1 (pid: 28524) of binary: /usr/bin/python",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+]
+
+
+def test_a_killed_rank_is_told_before_the_connections_that_it_closed(verdict):
+    found = verdict(KILLED)
+    assert found.verdict == "unknown" and found.fallout[0].id == "process-killed"
+    assert "only: Local rank 1 (process 28524) was killed from outside (signal 9)" in found.headline
+    # AND nothing is suspected of a program that the log never names
+    assert not any("ray-" in step for step in found.next)
+    assert any("ray-" in step for step in verdict(KILLED, DIED).next)
