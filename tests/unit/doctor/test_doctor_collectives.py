@@ -76,6 +76,9 @@ def test_different_collectives_at_one_place_are_a_mismatch(tmp_path):
     dump(tmp_path, 1, 2, enqueued=8, completed=7, name="nccl:broadcast")
     report = read_dumps(tmp_path)
     assert [each["ranks"] for each in report.mismatches] == [[0, 1]]
+    # AND a barrier, which torch makes of an all_reduce, is called by its name
+    dump(tmp_path, 1, 2, enqueued=8, completed=7, name="nccl:all_reduce_barrier")
+    assert set(read_dumps(tmp_path).waits.mismatches[0].calls) == {"all_reduce of shape 4", "barrier"}
 
 
 def test_ranks_that_all_finished_blame_nobody(tmp_path):

@@ -1,6 +1,7 @@
 """The diagnosis of hangs: from hand-made views, and from labelled dumps of real jobs."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -58,6 +59,12 @@ def test_different_calls_at_the_same_place_disagree():
     assert (found.kind, found.ranks) == ("disagreement", (3,)) and "rank 3 called broadcast" in found.verdict
     sizes = [_waiting(rank, 7, shape="8x4" if rank else "8x5") for rank in range(4)]
     assert diagnose(sizes, WORLD).ranks == (0,)
+    # AND who called something else because it raised is to blame, with what it raised
+    handles = ", while it handles ValueError: no raised at reward.py:3 (score)"
+    views = [_waiting(0, 7), replace(_waiting(1, 7, "barrier"), handles=handles)]
+    found = diagnose(views, {"0": (0, 1)})
+    assert found.ranks == (1,) and found.fix[0].startswith("correct what was raised")
+    assert f"rank 1 called barrier and is at train.py:10{handles}" in found.verdict
     uneven = [_waiting(rank, 7, "all_to_all", shape=f"{rank}x4") for rank in range(4)]
     assert diagnose(uneven, WORLD).kind == "moving"
 

@@ -103,8 +103,22 @@ def test_ranks_that_wait_for_their_gpu_lead_to_the_one_that_is_elsewhere():
         "(a collective on the GPU may need it), but sleeps (time.sleep) at data.py:9 (load); "
         "rank 1 waits in the same way"
     )
-    # AND nobody is accused where all of them wait
-    assert "elsewhere" not in explain(ranks)[0].verdict
+    # AND nobody is accused where all of them wait; who was not looked at is listed
+    (unseen,) = explain(ranks)
+    assert "elsewhere" not in unseen.verdict and unseen.kind == "cuda"
+    assert unseen.evidence == ("not found of its 3 ranks: rank 2, which has ended or runs elsewhere",)
+
+
+def test_a_rank_that_raised_before_a_collective_on_the_gpu_is_the_cause():
+    barrier = {"kind": "collective", "op": "barrier", "group": "default"}
+    raised = {"message": "ZeroDivisionError: division by zero", "place": {"file": "r.py", "line": 3, "function": "f"}}
+    gpu = _process(1, _thread("MainThread", {"kind": "cuda"}, main=True), rank=0, world_size=2)
+    (found,) = explain([gpu, _process(2, _thread("MainThread", barrier, main=True), rank=1, world_size=2)])
+    assert found.kind == "cuda"
+    handler = _thread("MainThread", barrier, main=True, handles=raised)
+    (found,) = explain([gpu, _process(2, handler, rank=1, world_size=2)])
+    assert (found.kind, found.ranks) == ("raised", (1,)) and found.fix[0].startswith("correct what was raised")
+    assert "for barrier, while it handles ZeroDivisionError: division by zero raised at r.py:3 (f)" in found.verdict
 
 
 def test_idle_helpers_of_a_process_that_goes_on_are_not_blamed():

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from rldbg.live.diagnosis.hang import HangDiagnosis
+from rldbg.live.diagnosis.hang import CORRECT_WHAT_WAS_RAISED, HangDiagnosis
 from rldbg.live.diagnosis.wait_graph import JOINS, Node, WaitGraph, sleeps_again
 from rldbg.live.diagnosis.wait_words import clause, listed, sentence, thing, told_nodes
 
@@ -87,7 +87,8 @@ def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> HangDiagnosis:
     alike = [node for node in nodes if node.id not in told and not node.background and _same_wait(node, same)]
     others = sorted([*(other[0] for other in roots[1:]), *alike], key=lambda node: _in_order(node.label))
     told |= {node.id for node in others}
-    blamed = (node for each in ways for node in (each if ring else each[-1:]))
+    raised = _raised_before_the_gpu(way)
+    blamed = [raised] if raised else (node for each in ways for node in (each if ring else each[-1:]))
     ranks = tuple(sorted({node.rank for node in blamed if node.rank is not None}))
     kind = _kind(way, ring=ring)
     fix = _fix(way, kind, ring=ring)
@@ -120,6 +121,8 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
     last = way[-1]
     if ring:
         return "deadlock"
+    if _raised_before_the_gpu(way) is not None:
+        return "raised"
     if last.gone:
         return last.gone
     if last.wait.get("lost"):
@@ -132,13 +135,21 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
     return last.kind or "busy"
 
 
+def _raised_before_the_gpu(way: Sequence[Node]) -> Node | None:
+    """The rank that handles an exception in a collective for which another, whose GPU does not finish, never came: what
+    its GPU waits for is a collective that the exception skipped."""
+    if way[-1].kind != "cuda":
+        return None
+    return next((node for node in way[:-1] if node.kind == "collective" and node.wait.get("handles")), None)
+
+
 def _fix(way: Sequence[Node], kind: str, *, ring: bool) -> str:
     if not ring and (who := way[-1].stopped_as):
         return f"inspect it: rldbg attach {who}; resume it: rldbg continue {who}"
+    if any(node.wait.get("handles") for node in way if ring or kind == "raised"):
+        return CORRECT_WHAT_WAS_RAISED
     if not ring:
         return _FIXES.get(kind, "")
-    if any(node.wait.get("handles") for node in way):
-        return "correct what was raised; what `except` and `finally` call, the other ranks do not"
     if len(way) == 2 and way[0].kind == "lock":
         return "do not call what takes the lock while holding it, or make it a reentrant lock (RLock)"
     return _RING_FIXES.get(way[0].kind, "") if len({node.kind for node in way}) == 1 else ""

@@ -10,7 +10,7 @@ from rldbg.live.diagnosis.causes import SLOW, causes_of
 from rldbg.live.diagnosis.hang import HangDiagnosis
 from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
 from rldbg.live.diagnosis.process_nodes import AT_THE_MOMENT
-from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks
+from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks, unseen_ranks
 from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, users_frame
 from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
 from rldbg.live.diagnosis.wait_nodes import nodes_of, rest_where_meant, without_library_tasks
@@ -55,7 +55,7 @@ def explain(
         # Why these ranks are missing is explained together with the collective.
         ways = [way for way in ways if way[0].rank not in collectives.ranks]
     found = [HangDiagnosis(text, "nccl_error", ()) for text in nccl_errors(known)]
-    found += causes_of(ways, graph)
+    found += [_with_unseen(each, known) for each in causes_of(ways, graph)]
     if collectives is not None:
         told = _with_reasons(collectives, graph)
         return [told, *(each for each in found if not set(each.ranks) & set(collectives.ranks))][:_SENTENCES]
@@ -78,6 +78,13 @@ def _with_name(stack: Message) -> Message:
     """Adds the name that the user gave a process to what the agent calls it."""
     name = str(stack.get("process_name") or "") if stack.get("rank") is None else ""
     return stack | {"who": f"{stack['who']} ({name})"} if name and name not in str(stack["who"]) else stack
+
+
+def _with_unseen(found: HangDiagnosis, stacks: Sequence[Message]) -> HangDiagnosis:
+    """Adds the ranks that were not found to a wait for the GPU: they may be those it waits for."""
+    jobs = {stack.get("job") for stack in stacks if stack.get("rank") is not None}
+    unseen = unseen_ranks(stacks) if found.kind == "cuda" and len(jobs) == 1 else ""
+    return replace(found, evidence=(*found.evidence, unseen)) if unseen else found
 
 
 def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:

@@ -18,6 +18,12 @@ from rldbg.live.diagnosis.waits import Pending, RankView, Waits
 FlightRecord = Mapping[str, Any]
 _RANK = re.compile(r"(\d+)$")
 _TRANSFER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
+# What torch calls them inside.
+_PLAIN = {
+    "_all_gather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "all_reduce_barrier": "barrier",
+}
 _MAX_BYTES = 256 << 20
 _DAMAGE = (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError)
 """The exceptions that a damaged or unexpected pickle may raise."""
@@ -140,8 +146,8 @@ def _pending(entry: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]]) ->
     shape = "x".join(map(str, sizes[0])) if len(sizes) == 1 and sizes[0] else ""
     transfer = _TRANSFER.match(name) if entry.get("is_p2p") else None
     if transfer is None:
-        plain = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter"}.get(name, name)
-        return Pending(group, int(entry["collective_seq_id"]), plain, shape)
+        plain = _PLAIN.get(name, name)
+        return Pending(group, int(entry["collective_seq_id"]), plain, "" if plain == "barrier" else shape)
     # Sends and receives use ranks within the group.
     members, peer = groups.get(group, ()), int(transfer[3])
     return Pending(group, 0, transfer[1], shape, members[peer] if peer < len(members) else peer)

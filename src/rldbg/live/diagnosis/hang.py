@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rldbg.core import Finding, Severity
-from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Mismatch, Pending, RankView, Waits
+from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits
+
+CORRECT_WHAT_WAS_RAISED = "correct what was raised; what `except` and `finally` call, the other ranks do not"
+_SAME_CALLS = "make all ranks of a group call the same collectives in the same order, with equal shapes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +53,25 @@ def _mismatch(waits: Waits) -> HangDiagnosis | None:
     if not waits.mismatches:
         return None
     first = waits.mismatches[0]
-    calls = sorted((len(ranks), f"{_ranks(ranks)} called {what}") for what, ranks in first.calls.items())
+    raised = tuple(rank for ranks in first.calls.values() for rank in ranks if waits.views[rank].handles)
+    calls = sorted((len(ranks), _called(what, ranks, waits.views)) for what, ranks in first.calls.items())
     return HangDiagnosis(
         f"the ranks disagree on collective #{first.sequence} of group {_name(first.group, waits.groups)}: "
         + "; ".join(text for _, text in calls),
         "disagreement",
-        first.odd,
-        tuple(f"rank {rank} is in {place}" for rank in _one_of_each(first) if (place := waits.views[rank].place)),
-        ("make all ranks of a group call the same collectives in the same order, with equal shapes",),
+        raised or first.odd,
+        fix=(CORRECT_WHAT_WAS_RAISED if raised else _SAME_CALLS,),
     )
 
 
-def _one_of_each(mismatch: Mismatch) -> list[int]:
-    """The odd ranks, and one of each other group."""
-    return sorted({*mismatch.odd, *(ranks[0] for ranks in mismatch.calls.values())})
+def _called(what: str, ranks: Sequence[int], views: Mapping[int, RankView]) -> str:
+    """What ranks called, and where they are: on a GPU a call returns at once, and its rank goes on to a later line."""
+    places: dict[str, list[int]] = {}
+    for rank in ranks:
+        places.setdefault(views[rank].position, []).append(rank)
+    place, there = max(places.items(), key=lambda each: (views[each[1][0]].handles != "", len(each[1])))
+    who = "" if len(places) == 1 else f"{_ranks(there)} "
+    return f"{_ranks(ranks)} called {what}" + f" and {who}{'is' if len(there) == 1 else 'are'} at {place}" * bool(place)
 
 
 def _stuck(waits: Waits) -> HangDiagnosis | None:
@@ -114,7 +122,7 @@ def _cycle(waits: Waits) -> HangDiagnosis | None:
         f"{_ranks(ring)} wait for each other: {'; '.join(words)}",
         "cycle",
         tuple(sorted(ring)),
-        tuple(f"rank {rank} is in {waits.views[rank].place}" for rank in sorted(ring)),
+        tuple(f"rank {rank} is in {waits.views[rank].position}" for rank in sorted(ring)),
         ("make all ranks enter their groups, sends and receives in one global order",),
     )
 
@@ -131,7 +139,7 @@ def _passed(steps: Sequence[tuple[int, Pending]], waits: Waits) -> HangDiagnosis
         f"rank {behind} waits in {called}{shape}; {further}: their calls #{called.sequence} do not fit together",
         "disagreement",
         tuple(sorted(rank for rank, _ in steps)),
-        tuple(f"rank {rank} is in {waits.views[rank].place}" for rank, _ in sorted(steps, key=lambda step: step[0])),
+        tuple(f"rank {rank} is in {waits.views[rank].position}" for rank, _ in sorted(steps, key=lambda step: step[0])),
         (
             f"compare what each rank passes to #{called.sequence} of group {_name(called.group, waits.groups)}: the "
             "shape of the tensor (a last batch that is smaller), the root, the operation",
@@ -179,7 +187,7 @@ def _whereabouts(rank: int, views: Mapping[int, RankView]) -> str:
         return f"rank {rank} has {'crashed' if view.state == 'crashed' else 'ended'}" + (
             f" at {view.place}" if view.place else ""
         )
-    return f"it is in {view.place}" if view.place else f"rank {rank} had nothing in flight"
+    return f"it is in {view.position}" if view.place else f"rank {rank} had nothing in flight"
 
 
 def _of_ranks(whereabouts: str, ranks: Sequence[int], *, alone: bool) -> str:

@@ -1,12 +1,12 @@
 """Ranks in the wait graph: who is missing in the collective or the process group that others wait in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 
 from rldbg.agent import Message
 from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts
-from rldbg.live.diagnosis.wait_words import exit_text
+from rldbg.live.diagnosis.wait_words import exit_text, listed
 
 _JOINING = "has not joined it"
 _TOGETHER = "all ranks are in it: it is in progress, or its transport is stuck"
@@ -62,14 +62,23 @@ def _join_job(
 
 def _name_missing_setters(nodes: Sequence[Node], ranked: Mapping[int, Message]) -> None:
     """Ranks that were not found may be those that should have set a key of a store."""
-    world = max([int(stack.get("world_size") or 0) for stack in ranked.values()], default=0)
-    missing = ", ".join(str(rank) for rank in range(world) if rank not in ranked)
+    absent = unseen_ranks(ranked.values())
     own = {process_id(stack) for stack in ranked.values()}
-    for node in nodes if missing else ():
+    for node in nodes if absent else ():
         if node.kind == "store" and not node.edges and node.id[:2] in own:
-            absent = f"not found of its {world} ranks: rank {missing}, which has ended or runs elsewhere"
             lost = filter(None, [str(node.wait.get("lost") or ""), absent])
             node.wait = {**node.wait, "lost": "; ".join(lost)}
+
+
+def unseen_ranks(stacks: Iterable[Message]) -> str:
+    """The ranks of a job that were not looked at, in words; empty if there are none."""
+    seen = {int(stack["rank"]): int(stack.get("world_size") or 0) for stack in stacks if stack.get("rank") is not None}
+    world = max(seen.values(), default=0)
+    missing = [str(rank) for rank in range(world) if rank not in seen]
+    if not missing:
+        return ""
+    ranks = f"rank {missing[0]}, which has" if len(missing) == 1 else f"ranks {listed(missing)}, which have"
+    return f"not found of its {world} ranks: {ranks} ended or run{'s' * (len(missing) == 1)} elsewhere"
 
 
 def _relation(node: Node) -> str:

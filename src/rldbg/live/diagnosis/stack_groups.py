@@ -142,7 +142,7 @@ def diagnose_stacks(before: Sequence[Message], stacks: Sequence[Message]) -> Han
         record = recorded.views.get(view.rank)
         if record is not None and record.pending:
             # The flight recorder knows of operations that the code has left and the device has not finished.
-            view = replace(record, who=view.who, place=view.place, state=view.state)
+            view = replace(record, who=view.who, place=view.place, state=view.state, handles=view.handles)
         views.append(view)
     return diagnose(Waits({view.rank: view for view in views}, {**groups, **recorded.groups}))
 
@@ -161,9 +161,11 @@ def _view(stack: Message) -> RankView:
     state = "lost" if stack.get("lost") else "suspended" if stack.get("suspended") else str(stack["state"])
     call = thread.get("collective") if not raised else None
     pending = (_pending(stack, call),) if call else ()
-    place += handled_text(thread) if call else ""
+    handles = handled_text(thread) if call else ""
     entered = {str(group["name"]): int(group["sequence"] or 0) for group in stack.get("groups") or []}
-    return RankView(int(stack["rank"]), str(stack["who"]), place, state, pending, entered, raised=raised)
+    return RankView(
+        int(stack["rank"]), str(stack["who"]), place, state, pending, entered, raised=raised, handles=handles
+    )
 
 
 def _first_line(stack: Message) -> str:

@@ -38,7 +38,7 @@ class Pending:
 @dataclass(frozen=True, slots=True)
 class RankView:
     """What is known about one rank: its unfinished operations (oldest first), how far it got in each group, and where
-    its code is. `raised` is the exception that ended it or holds it."""
+    its code is. `raised` is the exception that ended it or holds it, `handles` what it handles while it waits."""
 
     rank: int
     who: str
@@ -48,6 +48,11 @@ class RankView:
     entered: Mapping[str, int] = field(default_factory=dict)
     completed: Mapping[str, int] = field(default_factory=dict)
     raised: str = ""
+    handles: str = ""
+
+    @property
+    def position(self) -> str:
+        return self.place + self.handles
 
     @property
     def oldest(self) -> Pending | None:
