@@ -80,6 +80,20 @@ def test_a_rank_that_raised_is_named_with_its_exception():
     assert "rank 2 never entered it, but was not found (the job has 3 ranks)" in missing[0].verdict
 
 
+def test_a_job_that_has_ended_is_said_to_have_ended():
+    ended = _process(1, rank=0, state="exited", unanswered="the process has ended")
+    raised = {"message": "ChildFailedError: train.py FAILED", "place": None}
+    launcher = _process(2, state="crashed", raised=raised, unanswered="the process has ended")
+    (found,) = explain([ended, launcher])
+    assert found.verdict == (
+        "the job has ended, no process is left to wait: job@2 raised ChildFailedError: train.py FAILED; "
+        "rank 0 has ended"
+    )
+    assert found.kind == "ended" and "rldbg doctor" in found.fix[0] and not found.evidence
+    held = _process(2, state="stopped", raised=raised)
+    assert "has ended, no" not in explain([ended, held])[0].verdict
+
+
 def test_what_one_rank_waits_for_is_said_with_who_is_missing():
     waiting = {"kind": "collective", "op": "all_reduce", "group": "default"}
     ranks = [

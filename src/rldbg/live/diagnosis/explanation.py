@@ -7,7 +7,7 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.agent.waits import mark_moved
 from rldbg.live.diagnosis.causes import SLOW, causes_of
-from rldbg.live.diagnosis.hang import HangDiagnosis
+from rldbg.live.diagnosis.hang import ENDED, HangDiagnosis
 from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
 from rldbg.live.diagnosis.process_nodes import AT_THE_MOMENT
 from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks, unseen_ranks
@@ -17,6 +17,7 @@ from rldbg.live.diagnosis.wait_nodes import nodes_of, rest_where_meant, without_
 from rldbg.live.diagnosis.wait_words import clause, sentence
 
 _SENTENCES = 20
+_OVER = "why it ended is in its logs: rldbg doctor RUN_FOLDER"
 LOOKS_APART_S = 1.0
 _NO_CAUSE = ("none", "possible", "unknown")
 # Counters of collectives say more about these waits than stacks.
@@ -152,8 +153,10 @@ def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> HangDiagnosis:
         if not stacks:
             words += ": no process was found to look at"
         return HangDiagnosis(words, "unknown", (), tuple(unanswered))
-    gone = [node for node in shown if node.gone]
+    gone = sorted((node for node in shown if node.gone), key=lambda node: node.gone != "raised")
     words = "; ".join(clause(node) for node in (gone or shown)[:3])
+    if all(stack.get("lost") or stack.get("state") in ENDED for stack in stacks):
+        return HangDiagnosis(f"the job has ended, no process is left to wait: {words}", "ended", (), fix=(_OVER,))
     return HangDiagnosis(
         words if gone else f"{_nothing_hangs(shown)}: {words}",
         gone[0].gone if gone else _unfounded(shown, unanswered),

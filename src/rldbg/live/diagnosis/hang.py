@@ -7,6 +7,7 @@ from typing import Any
 from rldbg.core import Finding, Severity
 from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits
 
+ENDED = frozenset({"exited", "crashed", "lost"})
 CORRECT_WHAT_WAS_RAISED = "correct what was raised; what `except` and `finally` call, the other ranks do not"
 _SAME_CALLS = "make all ranks of a group call the same collectives in the same order, with equal shapes"
 
@@ -183,7 +184,7 @@ def _whereabouts(rank: int, views: Mapping[int, RankView]) -> str:
         return f"rank {rank} is stopped by the debugger at {view.place}"
     if view.state == "suspended":
         return f"rank {rank} is suspended by a signal (SIGSTOP) at {view.place}"
-    if view.state in ("exited", "crashed", "lost"):
+    if view.state in ENDED:
         return f"rank {rank} has {'crashed' if view.state == 'crashed' else 'ended'}" + (
             f" at {view.place}" if view.place else ""
         )
@@ -198,7 +199,7 @@ def _of_ranks(whereabouts: str, ranks: Sequence[int], *, alone: bool) -> str:
 def _absent_fix(view: RankView | None) -> str:
     if view is not None and view.raised and view.state != "stopped":
         return "correct what it raised; look at its frames and values: rldbg attach CRASH_FILE (its log names it)"
-    if view is None or view.state in ("exited", "crashed", "lost"):
+    if view is None or view.state in ENDED:
         return "find out why it ended: its crash file, or `rldbg doctor` on its log"
     if view.state == "stopped":
         return f"inspect it: rldbg attach {view.who}; resume it: rldbg continue {view.who}"
