@@ -1,9 +1,9 @@
-"""What `rldbg run --watch` costs a training: seconds of the training's own threads in recorders, held against the step.
+"""What `rldbg run --watch` costs a training: seconds of the training's own threads in recording, held against the step.
 
 The default recipe in one process, recorded as `--watch` records it, with a watcher beside it. Measured in the same run:
-the recorder's calls (copies, orders), the part of it that looks for orders, and the step. The limit is a training that
-records nothing, 0 %; the goal is at most 1 %. The watcher's own processor time is printed too; it runs at the lowest
-priority.
+all that the trainer does to record (columns, copies, orders), the part of it that looks for orders, and the step. The
+limit is a training that records nothing, 0 %; the goal is at most 1 %. The watcher's own processor time is printed too;
+it runs at the lowest priority.
 
     python benchmarks/bench_watch.py [--quick]
 """
@@ -21,8 +21,8 @@ from typing import Any
 
 from rldbg.core import Run
 from rldbg.recording.recorder.orders import Orders
-from rldbg.recording.recorder.recorder import Recorder
 from rldbg.trainer import Reporting, read_recipe, train
+from rldbg.trainer.observer import Observer
 from rldbg.tripwire import WATCHED_KINDS, WatcherProcess, WatchSettings
 
 STEPS, WARM_STEPS = 24, 4
@@ -57,8 +57,9 @@ class Clock:
 
 def measure(folder: Path, *, quick: bool) -> dict[str, float]:
     recorder, orders = Clock(), Clock()
-    for name in ("record", "record_parameters", "record_gradients", "end_step"):
-        recorder.around(Recorder, name)
+    for name, value in vars(Observer).items():
+        if callable(value) and not name.startswith("_"):
+            recorder.around(Observer, name)
     orders.around(Orders, "obey")
     steps: list[tuple[float, float, float]] = []
     before = [0.0, 0.0, time.thread_time()]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rldbg.recording.layouts import IDS_FROM, VALIDATION, Entry
     from rldbg.recording.recorder import (
         WATCH_FOLDER,
+        Later,
         Recorder,
         RecorderSettings,
         forget_orders,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rldbg.core import Identity
-from rldbg.recording import Ragged, Recorder, RecorderSettings
+from rldbg.recording import Later, Ragged, Recorder, RecorderSettings
 from rldbg.replay import Trajectory, TrajectoryBatch, prompt_hashes
 from rldbg.trainer.routing import Routes, padded_routes
 from rldbg.trainer.settings import AlgorithmSettings
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from rldbg.trainer.remote_api.datums import ClientDatum
     from rldbg.trainer.shards import StepBatch
     from rldbg.trainer.steps import Forward, LossTerms, MicroBatch
+
+# A token of a trajectory: its id, its mask, its log prob and the version it was sampled with.
+_TOKEN_BYTES = 8 + 8 + 4 + 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,10 @@ class Observer:
     def trajectories(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Records trajectories as the rollout returned them."""
         if self.recorder.wants("trajectory", step):
-            self.recorder.record("trajectory", **_place(step, trajectories), **columns(trajectories))
+            # Nobody changes trajectories: the recorder's own thread makes columns of them.
+            tokens = sum(len(item.tokens) for item in trajectories)
+            made = Later(partial(columns, tuple(trajectories)), tokens * _TOKEN_BYTES)
+            self.recorder.record("trajectory", **_place(step, trajectories), columns=made)
 
     def prepared_trajectories(self, step: int, batch: StepBatch) -> None:
         """Records trajectories with their advantages, one per trained token."""
@@ -105,13 +112,14 @@ class Observer:
         """`batch_inputs`, `forward_data`, `loss` and `is_loss_debug` of one forward and backward pass."""
         batch, where = micro.batch, _where(place, micro.batch)
         log_probs, reference = result.log_probs.detach(), micro.reference_log_probs
-        self.recorder.record(
-            "batch_inputs",
-            **where,
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-        )
+        if self.recorder.wants("batch_inputs", place.step):
+            self.recorder.record(
+                "batch_inputs",
+                **where,
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                position_ids=batch.position_ids,
+            )
         self.recorder.record(
             "forward_data",
             **where,
@@ -132,17 +140,18 @@ class Observer:
             metrics=metrics,
             extra_info=extra | {"aggregation": algorithm.aggregation, "denominator": denominator},
         )
-        self.recorder.record(
-            "is_loss_debug",
-            **where,
-            log_probs=log_probs,
-            old_log_probs=micro.old_log_probs,
-            advantages=micro.advantages,
-            prob_ratio=terms.tokens.ratio.detach(),
-            elementwise_loss=terms.tokens.values.detach(),
-            effective_valid=batch.response_mask,
-            loss=metrics["loss"],
-        )
+        if self.recorder.wants("is_loss_debug", place.step):
+            self.recorder.record(
+                "is_loss_debug",
+                **where,
+                log_probs=log_probs,
+                old_log_probs=micro.old_log_probs,
+                advantages=micro.advantages,
+                prob_ratio=terms.tokens.ratio.detach(),
+                elementwise_loss=terms.tokens.values.detach(),
+                effective_valid=batch.response_mask,
+                loss=metrics["loss"],
+            )
 
     def weights(self, version: int, sent: Sequence[Fingerprint], held: Sequence[Sequence[Fingerprint]]) -> None:
         """What was sent as a version, and what each replica holds after it."""

@@ -12,6 +12,7 @@ from rldbg.core import SampleId
 from rldbg.recording.kinds import Scope
 from rldbg.recording.layouts import step_files
 from rldbg.recording.recorder import schema, trajectories
+from rldbg.recording.recorder.later import Later
 from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.sample_ids import SampleIds
 from rldbg.recording.recorder.settings import RecorderSettings
@@ -79,10 +80,13 @@ def _kept_rows(samples: tuple[SampleId, ...], wanted: frozenset[SampleId]) -> li
 
 def _select_rows(fields: Mapping[str, Any], rows: list[int], count: int) -> dict[str, Any]:
     """The fields with only these of `count` rows; what has no rows stays."""
-    return {
-        name: _select_value(value, rows) if schema.row_count(value) == count else value
-        for name, value in fields.items()
-    }
+
+    def selected(value: Any) -> Any:
+        if isinstance(value, Later):
+            return Later(lambda: _select_rows(value.make(), rows, count), value.nbytes)
+        return _select_value(value, rows) if schema.row_count(value) == count else value
+
+    return {name: selected(value) for name, value in fields.items()}
 
 
 def _select_value(value: Any, rows: list[int]) -> Any:

@@ -83,7 +83,8 @@ class Recorder:
         """Records one kind of one step.
 
         `samples` are (group_id, run_id) pairs, one per row; trajectories may name them in their extra fields instead.
-        Trajectories are given as columns, or as `trajectories=[...]`, one mapping or object per sample.
+        Trajectories are given as columns, or as `trajectories=[...]`, one mapping or object per sample. A value `Later`
+        stands for the fields that it makes; its own name does not count.
         """
         try:
             if self.wants(kind, step):

@@ -55,7 +55,7 @@ class SmallTensors:
     def copy(self, take: Callable[[int], np.ndarray]) -> None:
         """`take` gives the memory."""
         self._memory = take(self._size)
-        address = self._memory.ctypes.data
+        address = self._memory.__array_interface__["data"][0]
         for tensor, piece in zip(self._tensors, self._pieces, strict=True):
             _MEMMOVE(address + piece.start, tensor.data_ptr(), piece.end - piece.start)
         self._tensors = []

@@ -1,16 +1,16 @@
 """What the training thread pays for: a copy of everything it handed over, so that it may overwrite its own at once."""
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain, compress, repeat
-from operator import is_
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from rldbg.recording.kinds import Shape
 from rldbg.recording.recorder.device import Devices, PendingCopy, Transfer
+from rldbg.recording.recorder.later import Later
 from rldbg.recording.recorder.lists import array_from_list, ragged_from_lists
-from rldbg.recording.recorder.memory import SnapshotMemory
+from rldbg.recording.recorder.memory import HeapMemory, SnapshotMemory
 from rldbg.recording.recorder.schema import shape_of
 from rldbg.recording.recorder.small_tensors import SmallTensors
 from rldbg.recording.recorder.tensors import array_of, is_plain, is_tensor, plain_tensor, torch_module
@@ -32,7 +32,7 @@ class Snapshot:
     tensors of the host are not among the fields.
     """
 
-    __slots__ = ("_devices", "_kind", "_leaves", "_pending", "_small", "_transfers", "fields", "memory")
+    __slots__ = ("_devices", "_kind", "_later", "_leaves", "_pending", "_small", "_transfers", "fields", "memory")
 
     def __init__(self, kind: str, memory: SnapshotMemory, devices: Devices) -> None:
         self.memory = memory
@@ -43,9 +43,11 @@ class Snapshot:
         self._small = SmallTensors()
         self._transfers: list[Transfer] = []
         self._leaves = _RECORD_LEAVES
+        self._later: list[Later] = []
 
     def add(self, name: str, value: Any) -> None:
-        """Copies one field. What the kind declares to be data or text keeps its lists as lists."""
+        """Copies one field. What the kind declares to be data or text keeps its lists as lists; for what is made later
+        there is room."""
         if is_tensor(value):
             if value.is_nested:
                 self._add_rows(name, value.unbind())
@@ -61,6 +63,9 @@ class Snapshot:
             values: Any = value.values
             owned = self._own_encoded(values) if isinstance(values, EncodedArray) else self._own(values)
             self.fields[name] = Ragged(owned, self._own(value.offsets))
+        elif isinstance(value, Later):
+            self._take(value.nbytes)
+            self._later.append(value)
         elif isinstance(value, list | tuple) and value and shape_of(self._kind, name) not in _AS_GIVEN:
             self._add_list(name, value)
         else:
@@ -89,6 +94,19 @@ class Snapshot:
         if self._pending:
             self.fields = {name: _copied(value) for name, value in self.fields.items()}
             self._pending = []
+        while self._later:
+            self.fields |= self._made_fields(self._later.pop().make())
+
+    def _made_fields(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of host memory in the form in which add() keeps them."""
+        own = Snapshot(self._kind, HeapMemory(), self._devices)
+        for name, value in made.items():
+            own.add(name, value)
+        if own._pending:
+            raise ValueError("`later` may give tensors of the host only")
+        own.seal()
+        own.finish_copies()
+        return own.fields
 
     def _add_list(self, name: str, values: Sequence[Any]) -> None:
         first = values[0]
@@ -188,8 +206,7 @@ class Snapshot:
         if isinstance(value, list | tuple | set | frozenset):
             return self._rows(value) or [self._plain(item) for item in value]
         if isinstance(value, Mapping):
-            rows = self._rows((value,))
-            return rows[0] if rows else {str(key): self._plain(item) for key, item in value.items()}
+            return self._plain_mapping(value)
         if is_tensor(value):
             owned = self._own_tensor(value)
             return owned if isinstance(owned, PendingCopy) else _copied_data(owned)
@@ -199,17 +216,25 @@ class Snapshot:
             return next(kind(value) for kind in (bool, int, float) if isinstance(value, kind))
         return self._plain(str(value))
 
+    def _plain_mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
+        if type(value) is dict and _NUMBERS.issuperset(map(type, value.values())):
+            # Such as the metrics of a micro-batch.
+            self._leaves += len(value)
+            return dict(zip(map(str, value), value.values(), strict=True))
+        return {str(key): self._plain(item) for key, item in value.items()}
+
     def _rows(self, rows: Collection[Any]) -> list[dict[Any, Any]] | None:
         """Mappings of names to numbers and text, such as a batch's extra fields, copied together; else None."""
         if set(map(type, rows)) != {dict}:
             return None
-        values = list(chain.from_iterable(map(dict.values, rows)))
-        types = list(map(type, values))
-        if not set(types) <= _ATOMS or not set(map(type, set().union(*rows))) <= {str}:
+        copies = list(map(dict.copy, rows))
+        values = list(chain.from_iterable(map(dict.values, copies)))
+        types = set(map(type, values))
+        if not types <= _ATOMS or not set(map(type, set().union(*copies))) <= {str}:
             return None
-        text = len("".join(compress(values, map(is_, types, repeat(str)))))
+        text = len("".join([value for value in values if type(value) is str])) if str in types else 0
         self._leaves += len(rows) + len(values) + text // _LEAF_BYTES
-        return list(map(dict.copy, rows))
+        return copies
 
 
 class _PendingRagged:
