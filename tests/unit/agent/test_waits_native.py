@@ -1,8 +1,10 @@
 """Waits in native code and in the kernel, from what py-spy and /proc really say."""
 
 import json
+import struct
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -64,6 +66,22 @@ def test_a_call_that_waits_is_known_by_its_name_or_library(call, tmp_path):
 def test_what_lies_beyond_the_innermost_python_frame_does_not_count(tmp_path):
     outer = [USER, *STACKS["cudaStreamSynchronize"]]
     assert native_wait(_spied(outer, tmp_path)) is None
+
+
+def test_when_a_sleep_ends_is_read_where_its_line_is_not_known(monkeypatch):
+    proc = {
+        "stat": "7 (python3) S 1 7 7 0 -1 4194304 100 0 0 0 250 30 0 0 20 0 4 0 1 1 1",
+        "syscall": "115 0x1 0x1 0x2000 0x0 0x1 0x0 0x0 0x0",
+    }
+    ends = time.clock_gettime(1) + 30
+    monkeypatch.setattr(kernel, "read_text", lambda path: proc.get(path.rpartition("/")[2], ""))
+    monkeypatch.setattr(kernel, "_NAMES", {115: "clock_nanosleep"})
+    monkeypatch.setattr(kernel, "_memory", lambda *_: struct.pack("<qq", int(ends), 0))
+    wait = kernel_wait(Looking([], kernel.thread_facts(7, 7), Sources(7), lambda _: ""))
+    assert wait["kind"] == "sleep" and 20 < wait["delay_s"] <= 30
+    # AND a sleep of which only the length is given may have begun long ago
+    proc["syscall"] = proc["syscall"].replace("0x1 0x1", "0x1 0x0", 1)
+    assert "left_s" not in kernel.thread_facts(7, 7)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import re
 import socket
 import stat
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ _WITHOUT_FILE = frozenset(
 POLLING = frozenset({"poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"})
 _MOST_POLLED = 8
 _FUTEX_TIMEOUT = 3
+_UNTIL = 1  # TIMER_ABSTIME of clock_nanosleep
 _ENDED_BY_ONE_THING = frozenset({"read", "nanosleep", "clock_nanosleep"})
 _SLEPT = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.M)
 _SERVICE = re.compile(
@@ -75,7 +77,8 @@ _STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "t
 
 def thread_facts(pid: int, tid: int) -> Facts:
     """`state`, `cpu` (clock ticks used), and where the kernel tells: `call`, `arguments`, `file`, `channel`. `wakes`
-    counts how often it has slept; a call with `one_end` ends by what it waits for and by nothing else, or by time."""
+    counts how often it has slept; a call with `one_end` ends by what it waits for and by nothing else, or by time.
+    A sleep ends in `left_s` seconds."""
     folder = f"/proc/{pid}/task/{tid}"
     words = read_text(f"{folder}/stat").rpartition(")")[2].split()
     if len(words) < 13:
@@ -103,7 +106,20 @@ def thread_facts(pid: int, tid: int) -> Facts:
             facts["file"] = file_facts(pid, arguments[0])
         elif facts["call"] == "openat":
             facts["path"] = _text_at(pid, arguments[1])
+        elif facts["call"] == "clock_nanosleep" and (left_s := _sleep_left(pid, arguments)) is not None:
+            facts["left_s"] = left_s
     return facts
+
+
+def _sleep_left(pid: int, arguments: list[int]) -> float | None:
+    """Seconds until a sleep ends that was given its end (as `time.sleep` does), not its length."""
+    clock, flags, address = arguments[:3]
+    until = _memory(pid, address, 16)
+    if not flags & _UNTIL or len(until) < 16:
+        return None
+    seconds, nanoseconds = struct.unpack("<qq", until)
+    left_s: float = seconds + nanoseconds / 1e9 - time.clock_gettime(clock)
+    return max(left_s, 0.0)
 
 
 def _polled(pid: int, call: str, arguments: list[int]) -> list[int]:

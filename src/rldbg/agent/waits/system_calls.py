@@ -43,7 +43,8 @@ def kernel_wait(looking: Looking) -> Wait | None:
         polls = looking.sources.polled(place) if place is not None else ""
         wait = {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods, "database": _uses_database(looking)}
         absence = awaited_absence(place, looking.sources) if place is not None else ""
-        return wait | {"delay_s": _delay(looking), "absence_of": absence}
+        given_s = _delay(looking)
+        return wait | {"delay_s": facts.get("left_s") if given_s is None else given_s, "absence_of": absence}
     if call in ("wait4", "waitid"):
         pid = (facts.get("arguments") or [0])[1 if call == "waitid" else 0]
         return {"kind": "child", "pid": pid if 0 < pid < 1 << 31 else None}

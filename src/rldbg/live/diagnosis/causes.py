@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rldbg.live.diagnosis.hang import CORRECT_WHAT_WAS_RAISED, HangDiagnosis
-from rldbg.live.diagnosis.wait_graph import JOINS, Node, WaitGraph, sleeps_again
+from rldbg.live.diagnosis.wait_graph import JOINS, Node, WaitGraph, sleeps_long
 from rldbg.live.diagnosis.wait_words import clause, listed, sentence, thing, told_nodes
 
 SLOW = "it is running: this may be slow, not a hang; look again later and compare the line"
@@ -130,7 +130,7 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
     if last.wait.get("polls"):
         # A polling loop may be normal, unless another process waits for it.
         return "polling" if len(way) > 1 else "possible"
-    if last.kind == "sleep" and len(way) > 1 and sleeps_again(last.wait) and _completes(way[-2], last):
+    if last.kind == "sleep" and len(way) > 1 and not sleeps_long(last.wait) and _completes(way[-2], last):
         return "busy"
     return last.kind or "busy"
 
@@ -199,7 +199,7 @@ def _together(nodes: Sequence[Node]) -> str:
 
 
 def _completes(waiting: Node, other: Node) -> bool:
-    """Whether the wait ends with what the other does as a whole: whoever sleeps again and again is at it."""
+    """Whether the wait ends with what the other does as a whole: whoever sleeps, and not for long, may be at it."""
     edges = [edge for edge in waiting.edges if edge.target == other.id]
     return any(edge.passes or edge.relation.startswith(_AT_IT) or edge.relation in _WHOLE for edge in edges)
 

@@ -133,6 +133,11 @@ def sleeps_again(wait: WaitFacts) -> bool:
     return bool(wait.get("again")) or (delay_s is not None and delay_s <= _SHORT_SLEEP_S)
 
 
+def sleeps_long(wait: WaitFacts) -> bool:
+    """In one sleep that is known to last."""
+    return wait.get("delay_s") is not None and not sleeps_again(wait)
+
+
 def _cause(last: Node) -> Id:
     """Nodes that wait for the same object of a process, or the same process group, have one cause."""
     lost, key = last.wait.get("lost"), last.wait.get("key")
