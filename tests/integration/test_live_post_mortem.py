@@ -1,6 +1,7 @@
 """After an exception: a crash file always, and a wait at the raising frame when asked for, on 3.11, 3.12 and 3.13."""
 
 import json
+import os
 import signal
 import sys
 
@@ -146,6 +147,8 @@ async def grade_later(code):
 failed = grade("answer = 1 / 0")
 said = [failed.stderr, asyncio.run(grade_later("answer = 1 / 0"))]
 subprocess.run([sys.executable, "-c", "raise KeyError('unheard')"], stderr=subprocess.DEVNULL)
+with open("generated.py", "w") as file: file.write("answer = 1 / 0")
+said.append(subprocess.run([sys.executable, "generated.py"], capture_output=True, text=True).stderr)
 print("GRADED", failed.returncode, [text.strip().splitlines()[-1] for text in said], flush=True)
 """
 
@@ -154,7 +157,7 @@ def test_code_that_a_reward_function_runs_and_reads_is_neither_held_nor_recorded
     # WHEN a healthy job runs code that fails, and reads its output THEN nothing is held and nothing added to it
     process = job.start(job.write("grades.py", GRADES))
     said = output(process)
-    assert f"GRADED 1 {['ZeroDivisionError: division by zero'] * 2}" in said and "rldbg" not in said
+    assert f"GRADED 1 {['ZeroDivisionError: division by zero'] * 3}" in said and "rldbg" not in said
     # AND one whose output nobody can read is only recorded
     (file,) = (job.run.path / "crashes").glob("*.json")
     assert json.loads(file.read_text())["exceptions"][0]["message"] == "'unheard'"
@@ -166,6 +169,17 @@ rank = subprocess.Popen([sys.executable, "-c", "raise ValueError('rank 0 failed'
                         env=os.environ | {"RANK": "0"}, text=True)
 for line in rank.stderr: print("rank 0:", line, end="", flush=True)
 """
+
+
+def test_a_program_of_the_user_whose_output_is_logged_is_held(job):
+    trains = job.write("trains.py", "raise ValueError('no data')\n")
+    os.utime(trains, (1e9, 1e9))
+    wrapper = f"import subprocess, sys; print(subprocess.run([sys.executable, {str(trains)!r}], capture_output=True))"
+    process = job.start(job.write("wraps.py", wrapper))
+    (stopped,) = job.wait_stopped()
+    assert stopped["reason"] == "exception" and stopped["role"] == "trains"
+    job.client.request("continue", who="all")
+    assert b"no data" in output(process).encode()
 
 
 def test_a_rank_whose_launcher_reads_its_output_is_held(job):

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,13 @@ def _ancestors(parent: int) -> tuple[int, ...]:
 
 
 def is_read_by_its_starter() -> bool:
-    """Whether the process of the run that started this one reads what it prints, and so handles its failure, as one
-    that grades generated code does. A launcher that reads the output of its ranks has another RANK, or none."""
+    """Whether the process of the run that started this one gave it its code and reads what it prints, and so handles
+    its failure, as one that grades generated code does. A launcher that logs what a program prints starts a file that
+    was there before it; one that starts ranks has another RANK, or none."""
     stream = _target(_ERRORS)
     return stream.startswith("pipe:") and any(
-        _has_same_rank_in_run(pid) and _reads(pid, stream) for pid in _ancestors(os.getppid())
+        _has_same_rank_in_run(pid) and _reads(pid, stream) and _has_given_the_code(pid)
+        for pid in _ancestors(os.getppid())
     )
 
 
@@ -99,6 +102,17 @@ def is_silenced_by_its_starter() -> bool:
     starter = os.getppid()
     silent = _target(_ERRORS) == os.devnull != _target(Path(f"/proc/{starter}/fd/2"))
     return silent and _has_same_rank_in_run(starter)
+
+
+def _has_given_the_code(starter: int) -> bool:
+    """Whether this program has no file (`python -c`), or one that is newer than the process that started it."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        words = Path(f"/proc/{starter}/stat").read_text().rpartition(")")[2].split()
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(words[19]) / os.sysconf("SC_CLK_TCK")
+        return file is None or Path(file).stat().st_mtime > time.time() - age_s
+    except (OSError, ValueError, IndexError):
+        return file is None
 
 
 def _reads(pid: int, stream: str) -> bool:
