@@ -174,6 +174,20 @@ def test_a_program_at_the_other_end_of_a_pipe_that_sleeps_may_be_slow():
         assert "job@2 is at the other end, but" in found.verdict and found.to_finding().severity == severity
 
 
+def test_workers_that_wait_alike_are_told_together_also_if_one_of_them_is_waited_for():
+    batch = {"kind": "data_loader", "next": 2, "workers": [{"pid": 2, "ended": ""}, {"pid": 3, "ended": ""}]}
+    children = [{"pid": pid, "state": "sleeping"} for pid in (2, 3)]
+    keeper = _thread("refresh", {"kind": "sleep"}, holds=_holds("x", "0x5"))
+    parent = _process(1, _thread("MainThread", batch, main=True), keeper, children=children)
+    workers = [_process(pid, _thread("MainThread", _lock("x", "0x5"), main=True)) for pid in (2, 3)]
+    (found,) = explain([parent, *workers])
+    assert (
+        "job@2 should do it, and waits at job.py:7 (work) for lock `x`; thread refresh of job@1 held it"
+        in found.verdict
+    )
+    assert found.verdict.endswith("never released here; job@3 waits in the same way")
+
+
 def test_a_lock_whose_owner_is_not_in_the_process_was_held_at_its_fork():
     wants = {"kind": "lock", "name": "lock", "key": "0x5", "choices": [{"name": "lock", "key": "0x5", "owner": 99}]}
     child = _process(1, _thread("MainThread", wants, main=True))

@@ -61,15 +61,21 @@ def causes_of(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> list[HangDiag
 
 
 def _told_once(ways: Sequence[Sequence[Node]]) -> list[list[Sequence[Node]]]:
-    """Groups paths whose sentences differ only in who waits, or in the numbers of those on the way."""
+    """Groups paths whose sentences differ only in who waits, or in the numbers of those on the way. One who only waits
+    as the last of another path does is told with that."""
     found: dict[tuple[object, ...], list[Sequence[Node]]] = {}
-    for way in ways:
+    ends: dict[object, tuple[object, ...]] = {}
+    for way in sorted(ways, key=lambda way: len(way) == 1):
         ring = len(way) > 1 and way[-1] is way[0]
         root = way if ring else _root(way)
-        shown = told_nodes(root)
-        alike = tuple((_NUMBER.sub("#", node.label), node.place, _does(node)) for node in shown)
-        found.setdefault((sentence(way).removeprefix(way[0].label),) if ring else alike, []).append(way)
-    return list(found.values())
+        alike = tuple((_NUMBER.sub("#", node.label), node.place, _does(node)) for node in told_nodes(root))
+        key: tuple[object, ...] = (sentence(way).removeprefix(way[0].label),) if ring else alike
+        if not ring:
+            key = ends.setdefault(alike[-1], key) if len(way) == 1 else key
+            ends.setdefault(alike[-1], key)
+        found.setdefault(key, []).append(way)
+    first = {id(way): number for number, way in enumerate(ways)}
+    return sorted(found.values(), key=lambda group: min(first[id(way)] for way in group))
 
 
 def _does(node: Node) -> str:
