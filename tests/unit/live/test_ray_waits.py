@@ -447,6 +447,42 @@ def test_who_may_have_called_it_and_has_died_is_told():
     assert "only add (line 16) would notify it" in said and "actor sampler has died: exit code 13" in said
 
 
+def test_who_asks_an_actor_for_what_a_dead_one_would_tell_it_is_told_of_its_death():
+    # GIVEN two actors that ask a registry for what a third would have told it, and threads of libraries in `run`
+    trace = 'File "/x/job.py", line 26, in load\nFileNotFoundError: no weights'
+    dead = _actor(
+        "reward", 5, "DEAD", death_cause={"creation_task_failure_context": {"formatted_exception_string": trace}}
+    )
+    polls = {"kind": "sleep", "polls": "while `address is None`", "delay_s": 0.5}
+    asking = [_worker(f"rollout_{n}", n, "run", polls) for n in (1, 2)]
+    for each, file in zip(asking, ("/x/site-packages/ray/gc.py", "/usr/lib/python3.11/threading.py"), strict=True):
+        each["threads"][0]["calls"] = ["lookup"]
+        frame = {"file": file, "line": 3, "function": "Thread.run"}
+        service = {"kind": "event", "name": "", "key": "0x9", "users": [], "ended_by": ["set"]}
+        each["threads"].append(
+            each["threads"][0]
+            | {"thread": "service", "ident": 99, "native": 99, "main": False, "frames": [frame]}
+            | {"place": frame, "background": True, "wait": service}
+        )
+    driver = _worker("driver", 3, "main", WAITING | {"tasks": ["A.run", "B.run"]})
+    tasks = [_task("A.run", "RUNNING", 1, "rollout_1"), _task("B.run", "RUNNING", 2, "rollout_2")]
+    actors = [_actor("rollout_1", 1), _actor("rollout_2", 2), _actor("registry", 4), dead]
+    registry = _worker("registry", 4, "main_loop", {"kind": "idle"})
+    registry["threads"][0]["background"] = True
+    (found,) = explain([*asking, driver, registry], ray=_view(actors, tasks))
+    assert found.verdict.endswith(
+        "rollout_1 runs run, but polls (a loop while `address is None`) at job.py:5 (run); actor reward has died: "
+        "its constructor raised FileNotFoundError: no weights at job.py:26 (load); rollout_2 waits in the same way"
+    )
+    assert found.to_finding().severity == "error"
+    # AND not while another works, which may answer, or where it lives again
+    registry["threads"][0] |= {"background": False, "wait": {"kind": "computing"}}
+    assert "has died" not in _verdicts([*asking, driver, registry], _view(actors, tasks))
+    registry["threads"][0] |= {"background": True, "wait": {"kind": "idle"}}
+    again = _view([*actors, _actor("reward", 6)], tasks)
+    assert "has died" not in _verdicts([*asking, driver, registry], again)
+
+
 def test_an_actor_that_is_asked_for_by_name_and_does_not_exist_is_told():
     polls = {"kind": "sleep", "polls": "that tries `ray.get_actor('learner')` again after each ValueError"}
     stacks = [_worker("driver", 1, "find", polls)]

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from .looking import SHARED_BY_RAY
     from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
     from .outside import look, mark_moved
-    from .places import is_users
+    from .places import is_standard, is_users
     from .snapshot import add_own_waits
 
 __all__ = [
     "SHARED_BY_RAY",
     "add_native_waits",
     "add_own_waits",
+    "is_standard",
     "is_users",
     "look",
     "mark_moved",
@@ -27,6 +28,7 @@ __all__ = [
 _MODULES = {
     "SHARED_BY_RAY": "looking",
     "add_own_waits": "snapshot",
+    "is_standard": "places",
     "is_users": "places",
     "look": "outside",
     "mark_moved": "outside",

@@ -18,6 +18,11 @@ def is_users(file: str) -> bool:
     return not _LIBRARY.search(file) and not _MACHINERY.search(file)
 
 
+def is_standard(file: str) -> bool:
+    """Whether it belongs to the standard library."""
+    return bool(_STANDARD.search(file))
+
+
 def own_frames(frames: Sequence[Frame]) -> Sequence[Frame]:
     """Without those of the parent that a worker process made by a fork still has below its own."""
     for number, frame in enumerate(frames):
@@ -32,6 +37,6 @@ def users_place(frames: Sequence[Frame]) -> int | None:
         if is_users(frame.file):
             return number
     for number, frame in enumerate(frames):
-        if not _STANDARD.search(frame.file) and not _MACHINERY.search(frame.file) and not frame.file.startswith("<"):
+        if not is_standard(frame.file) and not _MACHINERY.search(frame.file) and not frame.file.startswith("<"):
             return number
     return None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
-from rldbg.agent.waits import is_users
+from rldbg.agent.waits import is_standard, is_users
 from rldbg.live.diagnosis.entries import all_entries, blocked_loops, process_id
 from rldbg.live.diagnosis.lost_waits import ended_children, last_raised
 from rldbg.live.diagnosis.wait_graph import RESTING, Id, Node, WaitFacts
@@ -172,7 +172,9 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     gone = "paused" if wait.get("kind") == "debugger" else gone
     facts: dict[str, Any] = {"activity": activity, "gone": gone} | fate
     facts["users_line"] = is_users(str((entry.get("place") or {}).get("file") or ""))
-    facts["functions"] = frozenset(str(f["function"]).rpartition(".")[2] for f in entry.get("frames") or [])
+    # A thread of Python has a `run` of its own.
+    frames = [frame for frame in entry.get("frames") or [] if not is_standard(str(frame["file"]))]
+    facts["functions"] = frozenset(str(frame["function"]).rpartition(".")[2] for frame in frames)
     facts["connections"] = frozenset(entry.get("connections") or ())
     facts["writes"] = frozenset(entry.get("writes") or ())
     facts["serves"] = bool(entry.get("serves"))

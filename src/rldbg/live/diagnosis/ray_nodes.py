@@ -8,7 +8,7 @@ from rldbg.agent import Message, snake_case
 from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.lost_waits import DUTIES
 from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, raised_text, times_restarted
-from rldbg.live.diagnosis.ray_queues import lost_users, queue_actor
+from rldbg.live.diagnosis.ray_queues import dead_actors, lost_users, queue_actor
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import clause
@@ -88,6 +88,7 @@ class _Joining:
         for node in self._nodes:
             if node.wait.get("functions") and node.kind in DUTIES and not node.edges:
                 self._methods(node)
+        self._ask_in_vain()
         return [*self._nodes, *self._added.values(), *self._unwaited()]
 
     def _note_failures(self) -> None:
@@ -211,6 +212,17 @@ class _Joining:
             dead = self._actor_node(failed[-1])
             node.activity = f"{node.activity.removesuffix(')')}; {dead.label} {dead.activity})"
             node.gone = "ended"
+
+    def _ask_in_vain(self) -> None:
+        """Loops that ask other actors for something, where all others are idle or wait: who has died does not do it."""
+        seen = [node for node in self._nodes if not node.background]
+        asking = [node for node in seen if node.wait.get("polls") and node.calls and not node.gone]
+        others = [node for node in seen if not any(node is each for each in asking)]
+        lost = dead_actors(self._ray)
+        at_rest = all(node.waits or node.gone or node.kind == "idle" for node in others)
+        if lost and at_rest and any(node.waits for node in others):
+            for node in asking:
+                node.activity, node.gone = f"{node.activity} at {node.place}; {'; '.join(lost)}", "ended"
 
     def _named_actor(self, node: Node, name: str) -> None:
         """A loop that asks for an actor by its name until there is one."""
@@ -356,10 +368,13 @@ class _Joining:
     def _worker(self, process: tuple[Any, Any], method: str) -> Node | None:
         """The asyncio task or thread that runs a method, else what waits there, else the main thread."""
         own = self._by_process.get(process, [])
-        running = [node for node in own if method and method in node.functions]
+        # Threads of libraries have functions of the same names.
+        users = [node for node in own if not node.background]
+        running = [node for node in users if method and method in node.functions]
         order = (lambda n: "task" in n.id, lambda n: n.waits, lambda n: True)
         loops = [node for node in own if node.kind == "event_loop" or _LOOP_THREAD in node.label]
-        for choice in (running, [node for node in own if node.waits and not node.background], loops or own[:1]):
+        mains = [node for node in own if node.id[2:] == ("main",)]
+        for choice in (running, [node for node in users if node.waits], loops or mains or own[:1]):
             for test in order:
                 if found := next(filter(test, choice), None):
                     return found

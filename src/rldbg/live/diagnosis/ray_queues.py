@@ -36,13 +36,19 @@ def queue_actor(node: Node, ray: Mapping[str, Any]) -> WaitFacts | None:
     return next((actor for actor in ray["actors"] if key == f"{SHARED_BY_RAY}{actor['actor_id']}"), None)
 
 
+def dead_actors(ray: Mapping[str, Any]) -> list[str]:
+    """Actors that have died unexpectedly, and why; not those that were made again under the same name."""
+    living = {actor["name"] for actor in ray["actors"] if actor["state"] != "DEAD" and actor["name"]}
+    dead = [actor for actor in ray["actors"] if actor["state"] == "DEAD" and died_unasked(actor)]
+    dead = [actor for actor in dead if actor["name"] not in living]
+    return [f"actor {actor['name'] or actor['class_name']} has died: {death_cause(actor)}" for actor in dead[:2]]
+
+
 def lost_users(ray: Mapping[str, Any]) -> list[str]:
     """Who may have used a queue and does so no longer: actors that died, and methods of others that failed."""
-    dead = [actor for actor in ray["actors"] if actor["state"] == "DEAD" and died_unasked(actor)]
-    words = [f"actor {actor['name'] or actor['class_name']} has died: {death_cause(actor)}" for actor in dead]
     living = {actor["actor_id"] for actor in ray["actors"] if actor["state"] == "ALIVE"}
     failed = [task for task in ray["tasks"] if task["state"] == "FAILED" and task["actor_id"] in {None, "", *living}]
-    return words[:2] + [f"{task['name']} has failed{_why(task)}" for task in failed[-2:]]
+    return dead_actors(ray) + [f"{task['name']} has failed{_why(task)}" for task in failed[-2:]]
 
 
 def _why(task: WaitFacts) -> str:
