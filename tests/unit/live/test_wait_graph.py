@@ -188,6 +188,24 @@ def test_workers_that_wait_alike_are_told_together_also_if_one_of_them_is_waited
     assert found.verdict.endswith("never released here; job@3 waits in the same way")
 
 
+def test_a_rank_that_has_ended_before_it_joined_is_told_with_what_it_raised():
+    joins = {"kind": "rendezvous", "call": "init_process_group", "world_size": 3}
+    ranks = [_process(n + 2, _thread("MainThread", joins | {"rank": n}, main=True)) for n in range(2)]
+    ended = [{"kind": "process", "name": "rank-2", "pid": 4, "exit": "exit code 1"}]
+    children = [{"pid": n, "state": "sleeping"} for n in (2, 3)]
+    launcher = _process(1, _thread("MainThread", {"kind": "sleep"}, main=True), ended=ended, children=children)
+    raised = {"file": "/x/job.py", "line": 13, "function": "load_config"}
+    gone = _process(4, state="exited", message="FileNotFoundError: rank2.json", raised_at=raised)
+    found = explain([launcher, *ranks, gone])[0]
+    assert (
+        "rank 2 is not among the processes that join it; process rank-2 (pid 4) has ended (exit code 1): "
+        "it raised FileNotFoundError: rank2.json at job.py:13 (load_config)" in found.verdict
+    )
+    # AND the children of another program do not matter
+    stranger = launcher | {"pid": 9, "children": []}
+    assert "rank-2" not in explain([stranger, *ranks])[0].verdict
+
+
 def test_a_lock_whose_owner_is_not_in_the_process_was_held_at_its_fork():
     wants = {"kind": "lock", "name": "lock", "key": "0x5", "choices": [{"name": "lock", "key": "0x5", "owner": 99}]}
     child = _process(1, _thread("MainThread", wants, main=True))

@@ -316,13 +316,16 @@ def last_raised(stack: WaitFacts) -> str:
 
 def ended_children(stack: WaitFacts, *, failed: bool = False) -> list[str]:
     """Child processes that have ended and were not waited for; or only those that did not end well."""
+    return [ended_text(facts) for facts in ended_processes(stack, failed=failed)][:4]
+
+
+def ended_processes(stack: WaitFacts, *, failed: bool = False) -> list[WaitFacts]:
     every = [each for each in stack.get("ended") or [] if each["kind"] == "process"]
-    ended = [each for each in every if not failed or each["exit"] != _ENDED_WELL]
-    words = [f"process {each['name']} (pid {each['pid']}) has ended ({exit_text(str(each['exit']))})" for each in ended]
     known = {each.get("pid") for each in every}
-    for child in stack.get("children") or []:
-        if failed and child.get("exit") == _ENDED_WELL:
-            continue
-        if child["state"] == "zombie" and child["pid"] not in known:
-            words.append(f"child process {child['pid']} has ended ({exit_text(str(child.get('exit') or 'unknown'))})")
-    return words[:4]
+    unnamed = [each for each in stack.get("children") or [] if each["state"] == "zombie" and each["pid"] not in known]
+    return [each for each in (*every, *unnamed) if not failed or each.get("exit") != _ENDED_WELL]
+
+
+def ended_text(facts: WaitFacts) -> str:
+    who = f"process {facts['name']} (pid {facts['pid']})" if "name" in facts else f"child process {facts['pid']}"
+    return f"{who} has ended ({exit_text(str(facts.get('exit') or 'unknown'))})"

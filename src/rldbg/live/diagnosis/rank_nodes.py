@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 
 from rldbg.agent import Message
-from rldbg.live.diagnosis.entries import process_id
+from rldbg.live.diagnosis.entries import children_of, process_id
+from rldbg.live.diagnosis.lost_waits import ended_processes, ended_text
 from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, listed
 
+_MOST_ENDED = 3
 _JOINING = "has not joined it"
 _TOGETHER = "all ranks are in it: it is in progress, or its transport is stuck"
 _ASYNCHRONOUS = frozenset({"wait", "wait_tensor"})
@@ -117,7 +119,18 @@ def _count_joining(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
         if missing and not node.edges and not node.wait.get("lost"):
             listed = f"{', '.join(map(str, missing[:8]))}{' and more' if len(missing) > 8 else ''}"
             who = f"rank {listed} is" if len(missing) == 1 else f"ranks {listed} are"
-            node.wait = {**node.wait, "lost": f"{who} not among the processes that join it"}
+            lost = [f"{who} not among the processes that join it", *_ended_siblings(node, nodes, stacks)]
+            node.wait = {**node.wait, "lost": "; ".join(lost)}
+
+
+def _ended_siblings(node: Node, nodes: Sequence[Node], stacks: Sequence[Message]) -> list[str]:
+    """Processes with the same parent that have not ended well, with what they raised."""
+    parents = [stack for stack in stacks if stack.get("host") == node.id[0] and node.id[1] in children_of(stack)]
+    ended = {facts["pid"]: facts for parent in parents for facts in ended_processes(parent, failed=True)}
+    raised = {each.id[1]: each for each in nodes if each.id[0] == node.id[0] and each.gone == "raised"}
+    return [
+        f"{ended_text(facts)}{f': it {raised[pid].activity}' if pid in raised else ''}" for pid, facts in ended.items()
+    ][:_MOST_ENDED]
 
 
 def _join_devices(nodes: Sequence[Node], ranked: Mapping[int, Message], waiting: Mapping[int, Node]) -> None:
