@@ -351,6 +351,16 @@ def kind_of(failure: Failure, entries: Iterable[KnownFailure]) -> KnownFailure |
     return next((entry for entry, family in _families_of(failure, entries) if family.raised_in is None), None)
 
 
+def passed_through(failure: Failure, entries: Iterable[KnownFailure]) -> KnownFailure | None:
+    """The entry in whose place an exception was not raised, but which called what raised it: a candidate."""
+    anywhere = [
+        entry.model_copy(update={"family": entry.family.model_copy(update={"frames": len(failure.frames)})})
+        for entry in entries
+        if entry.family is not None and entry.family.raised_in is not None and failure.frames
+    ]
+    return next((entry for entry, family in _families_of(failure, anywhere) if not family.asked_last), None)
+
+
 def _families_of(failure: Failure, entries: Iterable[KnownFailure]) -> list[tuple[KnownFailure, ExceptionFamily]]:
     """All families of an exception: those that only say whose code failed last, and the nearer a family's place is to
     where it was raised, the earlier."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.entries import KnownFailure, Role
 from rldbg.doctor.evidence import Failure, LogEnd, LogEvidence
-from rldbg.doctor.failures import kind_of, last_error
+from rldbg.doctor.failures import kind_of, last_error, passed_through
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
@@ -112,13 +112,16 @@ def _is_of_another(entry: KnownFailure, seen: str) -> bool:
 def _candidates(judgement: Judgement, library: Library, evidence: LogEvidence) -> list[KnownFailure]:
     """The causes that an unknown exception resembles; without one those that fit the most specific symptoms best, then
     those that are usual for a symptom that anything can cause. What NCCL says rules out what it would say of others."""
+    seen = _words_seen(evidence)
     if judgement.first_error is not None:
-        return resembling(judgement.first_error, library, _CANDIDATES)
+        around = passed_through(judgement.first_error, library.entries.values())
+        alike = resembling(judgement.first_error, library, _CANDIDATES)
+        found = [*([around] if around else []), *(entry for entry in alike if not around or entry.id != around.id)]
+        return [entry for entry in found if not _is_of_another(entry, seen)]
     says = next((found for failure in evidence.failures if (found := last_error(failure))), "")
     if says and all(sighting.entry.category == "nccl" for sighting in judgement.fallout):
         alike = resembling(replace(evidence.failures[0], message=says), library, _CANDIDATES)
         return [entry for entry in alike if entry.category == "nccl"]
-    seen = _words_seen(evidence)
     fit: dict[str, float] = {}
     for sighting in judgement.fallout:
         entry = sighting.entry

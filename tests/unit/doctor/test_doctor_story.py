@@ -798,3 +798,47 @@ def test_a_killed_rank_is_told_before_the_connections_that_it_closed(verdict):
     # AND nothing is suspected of a program that the log never names
     assert not any("ray-" in step for step in found.next)
     assert any("ray-" in step for step in verdict(KILLED, DIED).next)
+
+
+def trace(*frames, raised):
+    """A traceback with frames written `file function`, the innermost last."""
+    called = (
+        f'  File "{file}", line 9, in {function}\n    go()\n' for file, _, function in (f.partition(" ") for f in frames)
+    )
+    return "Traceback (most recent call last):\n" + "".join(called) + f"{raised}\n"
+
+
+@pytest.mark.parametrize(
+    ("frames", "raised", "name"),
+    [
+        (
+            ["/p/vllm/layers/quantization/int6.py create_weights", "/p/vllm/model_executor/utils.py set_attributes"],
+            "AssertionError: Attribute is there already: loader",
+            "engine-setting-invalid",
+        ),
+        (["/p/frob/server.py handle_request"], "KeyError: 'session'", "config-refused"),
+        (["/p/frob/batch.py __post_init__"], "AssertionError: 3 rows and 4 masks", "config-refused"),
+        (
+            ["<frozen importlib._bootstrap> _call_with_frames_removed", "/w/settings_of_mine.py <module>"],
+            "KeyError: 'MY_VARIABLE'",
+            "package-version-unfit",
+        ),
+    ],
+)
+def test_a_phase_or_the_name_of_a_function_proves_no_family(verdict, frames, raised, name):
+    found = verdict("WorkerProc failed to start.\n" + trace(*frames, raised=raised))
+    assert name not in ids(found)
+    assert found.first_error.headline == raised and raised in found.headline
+
+
+def test_where_an_exception_passed_through_is_a_candidate(verdict):
+    frames = ["/p/models/frob.py load_weights", *(f"/p/lib{n}/inner.py go_{n}" for n in range(4))]
+    found = verdict(trace(*frames, raised="KeyError: 'blk.3'"))
+    assert ids(found) == []
+    candidate = next(step for step in found.next if step.startswith("possible cause"))
+    assert "(weights-refused)" in candidate
+
+
+def test_no_candidate_is_of_a_framework_that_the_log_never_names(verdict):
+    found = verdict(trace("/p/inner.py go", raised="RuntimeError: The existing size of the tensor is odd"))
+    assert not any("nemo-rl" in step for step in found.next)
