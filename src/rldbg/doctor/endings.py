@@ -4,6 +4,7 @@ They count at the end of a log only: in the middle of one the program went on, o
 """
 
 import re
+from collections.abc import Sequence
 
 from rldbg.doctor.cleaning import Line
 from rldbg.doctor.standing import is_information, is_setting, is_warning
@@ -94,6 +95,10 @@ _NO_END = re.compile(
     r"|.{0,400}[:=] ?0\W{0,3}$|.{0,200}\b(?:0 (?:failed|errors?)|(?:failed|errors?|failures?)[\"']?\W{1,3}0)\b"
 )
 """How shells and launchers report processes that they were asked to end, and how nothing is counted."""
+_OF_A_COMMAND = re.compile(r"-?(?:\S*/)?(?:ba|da|z|k|c|tc)?sh: (?:(?:line )?\d+: )?")
+"""A shell that was given a command, as an agent's tools give it one, and no script."""
+_NAME = re.compile(r"[A-Za-z_]{3,}")
+_NAMES = 2
 ENDING_LINES = 25
 """How many of the last lines of a log are read for the end of a program."""
 
@@ -105,3 +110,12 @@ def is_ending(line: Line) -> bool:
     if found is None or _NO_END.match(text) or is_setting(text, found.end() - 1):
         return False
     return not (is_warning(text) or is_information(text))
+
+
+def is_of_a_tool(lines: Sequence[Line], number: int) -> bool:
+    """Whether one of the last lines of a log is what a command says that the program ran: a line like one above it, by
+    its first words, comes below it."""
+    if not _OF_A_COMMAND.match(lines[number].text):
+        return False
+    shapes = [_NAME.findall(line.text)[:_NAMES] for line in lines]
+    return any(len(shape) == _NAMES and shape in shapes[:number] for shape in shapes[number + 1 :])

@@ -67,6 +67,16 @@ _SAID_DONE = re.compile(
 )
 _TESTS_DONE = re.compile(rb"(?:^|[\r\n])={3,} (?:FAILURES|ERRORS) ={3,}")
 """All tests have run; those that failed are told below."""
+_PASSED = re.compile(
+    rb"(?:^|[\r\n])[ \t]{0,4}(?:\[? ?(?:PASS(?:ED)?|OK)\b|ok \d|[\xe2\x9c][\x9c\x85\x93\x94]{1,2} )"
+    rb"|\.\.\. ?(?:ok|OK|PASS(?:ED)?)[ \t]*(?=[\r\n]|$)"
+)
+"""A test, a scenario, a case that went well, each on a line of its own."""
+_ALL_PASSED = re.compile(
+    rb"(?i)(?<![\w-])(?:all (?:(\d+) )?(?:\w+ ){0,3}(?:have )?passed"
+    rb"|(\d+)/\2 (?:\w+ ){0,3}passed|(\d+) passed\W{1,3}0 failed)(?![\w-])"
+)
+"""The sum of tests of which none failed."""
 _SAID_FINAL = re.compile(
     rb"(?i)(?:(?:(?:^|[\r\n])[ \t]{0,4}|[\]:|>)-] ?[('\"]{0,2})"
     rb"final (?:\w+ )?(?:metrics|results?|reward|loss|score|accuracy|evaluation|validation|summary)"
@@ -118,6 +128,10 @@ class LogProgress:
     """The last place where a counter has reached its total: its last step has begun, or is done."""
     tests_done: int = -1
     """Where tests have run, of which some failed: what came before was caught by them."""
+    passed: int = 0
+    """How many tests have passed one by one since the last sum."""
+    all_passed: int = -1
+    """The last place where a sum says that all of them passed: what came before was made to fail, or was survived."""
     last_work: int = -1
     """The last place where something is said to begin that is no part of closing."""
     served: dict[str, int] = field(default_factory=dict)
@@ -135,6 +149,8 @@ class LogProgress:
             [at for at in self.said_zero if begin <= at < end],
             self.last_count if begin <= self.last_count < end else -1,
             self.tests_done if begin <= self.tests_done < end else -1,
+            self.passed,
+            self.all_passed if begin <= self.all_passed < end else -1,
             self.last_work if begin <= self.last_work < end else -1,
             {pid: at for pid, at in self.served.items() if begin <= at < end},
             self.shut_down if begin <= self.shut_down < end else -1,
@@ -254,6 +270,7 @@ def add_endings(progress: LogProgress, chunk_offset: int, data: bytes | bytearra
         progress.last_count = chunk_offset + match.start()
     for match in _TESTS_DONE.finditer(data, begin, end):
         progress.tests_done = chunk_offset + match.start()
+    _add_passed(progress, chunk_offset, data, begin, end)
     progress.done += [chunk_offset + _line(data, match)[1] for match in _OWN_DONE.finditer(data, begin, end)]
     for known, shape in said:
         lines = {_line(data, match) for match in shape.finditer(data, begin, end)}
@@ -264,6 +281,22 @@ def add_endings(progress: LogProgress, chunk_offset: int, data: bytes | bytearra
         for start, stop in sorted(full)
         if _RESULT.search(data, start, stop) and all(one == all_ for one, all_ in _PAIR.findall(data, start, stop))
     ]
+
+
+def _add_passed(progress: LogProgress, chunk_offset: int, data: bytes | bytearray, begin: int, end: int) -> None:
+    """Notes a sum of tests that all passed; where each one is told too, their number must be that of the sum."""
+    passed = [match.start() for match in _PASSED.finditer(data, begin, end)]
+    since = begin
+    for match in _ALL_PASSED.finditer(data, begin, end):
+        progress.passed += sum(since <= at < match.start() for at in passed)
+        since = match.end()
+        number = next((int(group) for group in match.groups() if group), progress.passed)
+        if progress.passed > 1 and number == progress.passed:
+            progress.all_passed = chunk_offset + match.start()
+        elif not progress.passed:
+            progress.said_done.append(chunk_offset + match.end())
+        progress.passed = 0
+    progress.passed += sum(at >= since for at in passed)
 
 
 def _line(data: bytes | bytearray, match: re.Match[bytes]) -> tuple[int, int]:

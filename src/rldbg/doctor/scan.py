@@ -17,7 +17,7 @@ from itertools import chain, islice
 from rldbg.doctor.attempts import OPENING_LINES, header_of, is_restart, launch_places, may_launch, opening_places
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp, stamp_in, stated_wait_s, stated_year
-from rldbg.doctor.endings import ENDING_LINES, is_ending
+from rldbg.doctor.endings import ENDING_LINES, is_ending, is_of_a_tool
 from rldbg.doctor.evidence import (
     LAST_ERROR,
     STILL_TRYING,
@@ -382,7 +382,12 @@ class LogReader:
             self._keep_shown(cut)
             return
         last = [each for each in islice(self._backwards(), ENDING_LINES) if each.line_number >= since]
-        ends = [(LAST_ERROR, window) for window in reversed(last) if is_ending(window.line) and window.is_report]
+        in_order = [window.line for window in reversed(last)]
+        ends = [
+            (LAST_ERROR, window)
+            for number, window in enumerate(reversed(last))
+            if is_ending(window.line) and window.is_report and not is_of_a_tool(in_order, number)
+        ]
         ends += [(LAST_ERROR, window) for window in last[:_CLOSING_LINES] if is_error_line(window.line)]
         ends += [(STILL_TRYING, window) for window in _still_trying(last)]
         for kind, window in ends:

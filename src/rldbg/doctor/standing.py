@@ -31,6 +31,8 @@ _GONE_ON = re.compile(
 _DEALS_WITH = re.compile(
     r"(?i)(?:\W{0,3}\[?\w[\w.:-]{0,40}\W{1,3}){0,4}?"
     r"(?:falling back|retrying|skipping|skipped|ignoring|continuing|proceeding|"
+    r"(?:re|at)?try(?:ing)?(?: \w+){0,3} ?(?:size|with|of)\w{0,10}[ =:]{1,3}\d+|"
+    r"(?:reducing|decreasing|lowering|halving)(?: \w+){0,3} (?:size|tokens|length)|"
     r"reconnected|recovered|going on|trying again|will (?:try|retry)|using \S{1,40} instead)\b"
 )
 

@@ -100,9 +100,11 @@ def _fails_after(evidence: LogEvidence, places: Iterable[LogPlace], offset: int)
 
 
 def _is_past(evidence: LogEvidence, place: LogPlace, failure: Failure | None) -> bool:
+    progress = evidence.progress.get(place.file, LogProgress())
+    if progress.all_passed > place.offset:
+        return True
     if any(end.offset < place.offset for end in _program_ends(evidence, place.file)):
         return False  # what comes after it is late output of other processes
-    progress = evidence.progress.get(place.file, LogProgress())
     served = progress.served.get(place.speaker.pid, -1) if progress.shut_down <= place.offset else -1
     if max(progress.last_done, served) > place.offset or progress.counted_on_after(place.offset):
         return True

@@ -802,9 +802,7 @@ def test_a_killed_rank_is_told_before_the_connections_that_it_closed(verdict):
 
 def trace(*frames, raised):
     """A traceback with frames written `file function`, the innermost last."""
-    called = (
-        f'  File "{file}", line 9, in {function}\n    go()\n' for file, _, function in (f.partition(" ") for f in frames)
-    )
+    called = ('  File "{}", line 9, in {}\n    go()\n'.format(*frame.split()) for frame in frames)
     return "Traceback (most recent call last):\n" + "".join(called) + f"{raised}\n"
 
 

@@ -346,3 +346,47 @@ def test_rows_of_a_table_of_samples_are_text_of_a_model(verdict):
 def test_the_function_and_line_in_which_a_message_was_written_are_no_counter(verdict):
     told = "2026-07-08 10:02:11.001 | WARNING  | skyrl_gym.envs.sql:step:{} - no such table, answered to the model\n"
     assert verdict(steps(1, 4) + OOM + told.format(77) + told.format(79)).verdict == "found"
+
+
+DIED = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+
+
+@pytest.mark.parametrize(
+    ("passed", "total"),
+    [
+        ("PASS scenario {}\n", "All 3 scenarios passed\n"),
+        ("[ OK ] recovery.case_{}\n", "3/3 cases passed\n"),
+        ("ok {} - a fault\n", "3 passed, 0 failed\n"),
+        ("recovers from fault {} ... ok\n", "ALL TESTS PASSED\n"),
+    ],
+)
+@pytest.mark.parametrize("fault", [DIED, OOM, UNCAUGHT], ids=["died", "memory", "uncaught"])
+def test_what_passed_tests_make_fail_is_no_failure(verdict, passed, total, fault):
+    each = "".join(f"[inject] fault {n}\n{fault}{passed.format(n)}" for n in (1, 2, 3))
+    assert verdict(each + total).verdict == "healthy"
+    # BUT what comes after the sum is one, and so is a test that is missing in it
+    assert verdict(each + total + fault).verdict != "healthy"
+    assert verdict(each + fault).verdict != "healthy"
+    assert verdict(each + "2 of 3 passed\n").verdict != "healthy"
+
+
+@pytest.mark.parametrize(
+    "tries",
+    [
+        "Trying batch size: {}\n",
+        "Batch size failed, trying batch size {}\n",
+        "INFO tuner: reducing micro batch size to {}\n",
+    ],
+)
+def test_sizes_that_are_tried_until_one_fits_are_no_failure(verdict, tries):
+    oom = CAUGHT.splitlines()[0] + '\n  File "/w/finder.py", line 3, in attempt\n    go()\n' + OOM
+    log = "loading the data\n" + "".join(tries.format(size) + oom for size in (64, 32)) + tries.format(16)
+    assert verdict(log + "wrote the size to sizes.json\n").verdict == "healthy"
+    assert verdict(log + oom.replace("in attempt", "in <module>")).root_causes[0].id == "torch-cuda-oom"
+
+
+def test_a_command_that_an_agents_tool_does_not_find_ends_nothing(verdict):
+    turns = [f"[turn {n}] tool call: run_shell {n}\n" for n in (1, 2)]
+    missing = "bash: line 1: rg: command not found\n"
+    assert verdict(turns[0] + missing + turns[1] + "README.md\n").verdict == "healthy"
+    assert verdict(turns[0] + turns[1] + missing).verdict == "unknown"
