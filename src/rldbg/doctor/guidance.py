@@ -116,8 +116,8 @@ def _candidates(judgement: Judgement, library: Library, evidence: LogEvidence) -
     if judgement.first_error is not None:
         around = passed_through(judgement.first_error, library.entries.values())
         alike = resembling(judgement.first_error, library, _CANDIDATES)
-        found = [*([around] if around else []), *(entry for entry in alike if not around or entry.id != around.id)]
-        return [entry for entry in found if not _is_of_another(entry, seen)]
+        listed = [*([around] if around else []), *(entry for entry in alike if not around or entry.id != around.id)]
+        return [entry for entry in listed if not _is_of_another(entry, seen)]
     says = next((found for failure in evidence.failures if (found := last_error(failure))), "")
     if says and all(sighting.entry.category == "nccl" for sighting in judgement.fallout):
         alike = resembling(replace(evidence.failures[0], message=says), library, _CANDIDATES)
