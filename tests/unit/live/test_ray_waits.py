@@ -298,12 +298,17 @@ def test_an_actor_of_a_full_placement_group_is_told_so():
     full = {"required_resources": {"CPU_group_p1": 1.0}, "placement_group_id": "p1"}
     starting = _actor("second", None, "PENDING_CREATION")
     tasks = [_task("call", "RUNNING", 1), _task("T.fit", "PENDING_NODE_ASSIGNMENT", None, "trainer", parent="call")]
-    view = _view([_actor("trainer", None, "PENDING_CREATION", **full), starting], tasks, [group])
-    said = _verdicts([_worker("caller", 1, "call")], view)
-    assert (
-        "trainer should run fit, but cannot be scheduled: placement group pool, in which it belongs, has 1 CPU" in said
+    trainer = _actor("trainer", None, "PENDING_CREATION", **full)
+    said = _verdicts([_worker("caller", 1, "call")], _view([trainer, starting], tasks, [group]))
+    asks = (
+        "trainer should run fit, but cannot be scheduled: it asks for 1 CPU; placement group pool, in which it belongs"
     )
-    assert "second" not in said
+    assert f"{asks}, has 1 CPU in all, and others use it" in said and "second" not in said
+    # AND who uses the group is named, not who uses others
+    uses = full | {"required_resources": {"CPU_group_p1": 1.0, "CPU_group_0_p1": 1.0, "bundle_group_p1": 0.001}}
+    actors = [trainer, _actor("server", 3, **uses), _actor("free", 4, required_resources={"CPU": 1.0})]
+    said = _verdicts([_worker("caller", 1, "call")], _view(actors, tasks, [group]))
+    assert f"{asks}, has 1 CPU in all; in use by server (1 CPU)" in said and "free" not in said
 
 
 def test_a_crashed_actor_that_is_held_is_named_with_its_exception():
@@ -342,6 +347,20 @@ def test_an_actor_that_is_stuck_in_its_constructor_is_followed_there():
         "loader should run weights and is still in its constructor, and waits at job.py:5 (__init__) for event" in said
     )
     assert "scheduled" not in said
+
+
+def test_a_call_that_is_queued_behind_one_of_the_same_method_is_told_so():
+    tasks = [
+        _task("A.score", "RUNNING", 1, "a"),
+        _task("A.score", "SUBMITTED_TO_WORKER", None, "a", parent="call", task_id="second"),
+        _task("call", "RUNNING", 2),
+    ]
+    stacks = [
+        _worker("a", 1, "score", {"kind": "computing"}),
+        _worker("caller", 2, "call", WAITING | {"tasks": ["second"]}),
+    ]
+    said = _verdicts(stacks, _view([_actor("a", 1)], tasks))
+    assert "a should run score (queued behind another call of score), but is computing" in said
 
 
 def test_an_actor_that_calls_itself_is_told():

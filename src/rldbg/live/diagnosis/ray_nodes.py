@@ -347,7 +347,8 @@ class _Joining:
             if other["actor_id"] and other["actor_id"] == task["actor_id"] and other["state"].startswith("RUNNING")
         ]
         if target.id[2:] == ("main",) or not others:
-            return f"should run {method}" + (f" (queued behind {others[0]})" if len(others) == 1 else "")
+            behind = f"another call of {method}" if others == [method] else str(others[0]) if others else ""
+            return f"should run {method}" + (f" (queued behind {behind})" if len(others) == 1 else "")
         own = self._by_process.get(target.id[:2], [])
         if any("task" not in node.id and node.id[2:] != ("main",) and not node.background for node in own):
             # A thread of its own runs code of the user: it may be the event loop's, which is blocked then.

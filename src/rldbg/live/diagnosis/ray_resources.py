@@ -32,8 +32,10 @@ class RayResources:
         if groups and groups[0]["state"] != "CREATED":
             return f": its placement group is {groups[0]['state'].lower()}{self.lack_of_group(groups[0])}"
         if groups:
-            all_of_it = _amounts(_all_bundles(groups[0]))
-            return f": {group_label(groups[0])}, in which it belongs, has {all_of_it} in all, and others use it"
+            whole, own = _all_bundles(groups[0]), _of_group(wanted or {})
+            using = self._users(list(whole), group) or ", and others use it"
+            where = f"{group_label(groups[0])}, in which it belongs, has {_amounts(whole)} in all{using}"
+            return f": it asks for {_amounts(own)}; {where}" if own else f": {where}"
         plain = {name: amount for name, amount in dict(wanted or {}).items() if "_group_" not in name}
         alive = [node for node in self._ray["nodes"] if node["alive"]] if nodes is None else nodes
         if not plain or any(
@@ -49,9 +51,9 @@ class RayResources:
         alive = [node["free"] for node in self._ray["nodes"] if node["alive"]]
         return [name for name, amount in wanted.items() if all(free.get(name, 0) < amount for free in alive)]
 
-    def _users(self, scarce: Sequence[str]) -> str:
-        """The users of what is scarce: actors that live or are in their constructor, tasks that run and do not wait,
-        and placement groups, also unused ones."""
+    def _users(self, scarce: Sequence[str], group: Any = None) -> str:
+        """The users of what is scarce in a placement group, or in the cluster: actors that live or are in their
+        constructor, tasks that run and do not wait, and in the cluster placement groups, also unused ones."""
         constructors = [task for task in self._ray["tasks"] if task["type"] == "ACTOR_CREATION_TASK"]
         creating = {task["actor_id"] for task in constructors if task["state"].startswith("RUNNING")}
         actors = [a for a in self._ray["actors"] if a["state"] == "ALIVE" or a["actor_id"] in creating]
@@ -60,9 +62,10 @@ class RayResources:
             (str(each["name"] or each.get("class_name")), _amounts(used))
             for each in (*actors, *tasks)
             # Those in a placement group have it from there.
-            if not each["placement_group_id"] and (used := _only(scarce, each["required_resources"] or {}))
+            if (each["placement_group_id"] or None) == group
+            if (used := _only(scarce, _of_group(each["required_resources"] or {})))
         )
-        groups = [group for group in self._ray["placement_groups"] if group["state"] == "CREATED"]
+        groups = [each for each in self._ray["placement_groups"] if each["state"] == "CREATED" and not group]
         using.update((group_label(g), _amounts(used)) for g in groups if (used := _only(scarce, _all_bundles(g))))
         words = [
             f"{name} ({count} times {amounts})" if count > 1 else f"{name} ({amounts})"
@@ -88,6 +91,12 @@ class RayResources:
         if wish:
             return f": {asked}; {wish}, and the cluster has {nodes}"
         return f": {asked}, each fits on a node, but not all of them at once ({nodes})"
+
+
+def _of_group(wanted: Mapping[str, float]) -> dict[str, float]:
+    """What is asked for by its plain names: in a placement group Ray adds the group's to them, also twice."""
+    plain = {name.partition("_group_")[0]: amount for name, amount in wanted.items()}
+    return {name: amount for name, amount in plain.items() if name != "bundle"}
 
 
 def _is_selected(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
