@@ -13,7 +13,7 @@ from rldbg.doctor.failures import kind_of, last_error, passed_through
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
-from rldbg.doctor.specifics import specifics
+from rldbg.doctor.specifics import decider, specifics
 from rldbg.frameworks import frameworks
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]{3,}")
@@ -253,7 +253,7 @@ def reading(failure: Failure, library: Library) -> Iterator[str]:
     if hint and (raised or is_lone):
         yield hint
     if installed or is_lone:
-        whose = installed["package"] if installed else "the program that raised it"
+        whose = decider(failure) or "the program that raised it"
         yield f"search the issues of {whose} for: {search_words(failure)}"
 
 

@@ -18,6 +18,7 @@ from rldbg.doctor.evidence import Failure, Hit, LogEvidence
 from rldbg.doctor.failures import HEADLESS, family_of, is_wrapper, kind_of
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
+from rldbg.doctor.specifics import asks
 from rldbg.doctor.standing import is_information, is_warning
 from rldbg.doctor.survival import (
     came_after_end,
@@ -372,7 +373,18 @@ def _first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, S
     first = min(open_ones, key=order)
     if not first.frames and (original := original_of(first, open_ones)) and original.headline == first.headline:
         return original
+    first = _as_the_program_met_it(first, evidence.failures)
     return replace(first, frames=first.frames or _frames_right_below(first, open_ones))
+
+
+def _as_the_program_met_it(failure: Failure, failures: Sequence[Failure]) -> Failure:
+    """The exception that was raised from another one, where only its frames have the code that asked for something:
+    those of the inner one are all of libraries, and say the reason."""
+    below = (other for other in failures if other.chained and _follows_from(other, [failure]))
+    outer = next((other for other in below if other.place.speaker.pid == failure.place.speaker.pid), None)
+    if outer is None or not failure.frames or any(map(asks, failure.frames)) or not any(map(asks, outer.frames)):
+        return failure
+    return _as_the_program_met_it(outer, failures)
 
 
 def _fails_before(failure: Failure, evidence: LogEvidence, counted: Sequence[Hit]) -> bool:

@@ -16,6 +16,14 @@ _CALLS_THROUGH = frozenset(
     {"torch", "hydra", "ray", "uvloop", "pydantic", "fire", "click", "typer", "omegaconf", "wrapt"}
 )
 """Packages that call what they are given: a call through them is of whoever called them."""
+_SERVES_ANY = _CALLS_THROUGH | {
+    *("numpy", "pandas", "pyarrow", "sentencepiece", "tokenizers", "safetensors", "tensordict", "triton", "jinja2"),
+    *("httpx", "httpcore", "requests", "urllib3", "aiohttp", "anyio", "openai", "starlette", "fastapi", "uvicorn"),
+    *("tenacity", "zmq", "grpc", "msgspec", "joblib", "cloudpickle", "tqdm", "multiprocess", "contextlib2"),
+}
+"""Libraries of general use: what they raise is mostly about what they were given."""
+_PROXY = re.compile(r"['\"](?:ActorHandle|\w*Proxy|\w*Mock)['\"] object has no attribute")
+"""Objects that have what the class behind them has."""
 _ARGUMENT = re.compile(
     r"(?P<callee>[\w.<>]+)\(\) (?:got an unexpected keyword argument ['\"](?P<extra>\w+)['\"]"
     r"|missing \d+ required (?:positional|keyword-only) arguments?: (?P<missing>['\"]\w+['\"](?:.{0,80}['\"])?)"
@@ -67,6 +75,23 @@ def specifics(failure: Failure) -> str:
     return next((sentence for sentence in sentences if sentence), shown)
 
 
+def decider(failure: Failure) -> str:
+    """The package to ask about an exception: the innermost one that is no library of general use; such a library where
+    the user's own code called it."""
+    inner = [(package_of(frame), frame) for frame in reversed(failure.frames) if not _STANDARD.search(frame)]
+    for package, _frame in inner:
+        if not package:
+            break
+        if package not in _SERVES_ANY:
+            return package
+    return next((package for package, _frame in inner if package), "")
+
+
+def asks(frame: str) -> bool:
+    """Whether a frame is of a program, and not of Python or a library of general use."""
+    return not _STANDARD.search(frame) and package_of(frame) not in _SERVES_ANY
+
+
 def package_of(frame: str) -> str:
     """The package whose code a frame is, or nothing for code of the user and of Python itself."""
     if found := _INSTALLED.search(frame):
@@ -93,6 +118,12 @@ def _interface(said: str, frames: Sequence[str]) -> str:
     if attribute is None or attribute["owner"] in _BUILT_IN:
         return ""
     what = f"{attribute['owner']} has no {attribute['name']}"
+    if _PROXY.search(said):
+        at = next((frame for frame in reversed(frames) if asks(frame)), "")
+        whose = package_of(at) or "your code"
+        return f"{what}: it has what the class behind it has, and {whose} made and calls both" + (
+            f"; the call is at {_short(at)}." if at else "."
+        )
     if attribute["kind"] == "module":
         return _of_package(what, attribute["owner"], frames)
     return f"{what}; {_who_calls_whom(frames)}" if frames else f"{what}."

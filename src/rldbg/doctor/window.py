@@ -28,6 +28,7 @@ _FLAT_FRAME = re.compile(r'^(?P<prefix>\S.{0,120}?\S ?)File "[^"]+", line \d+')
 _AS_EXCEPTION = re.compile(r"[\w.]+(?:: |$)|Traceback |\W*File ")
 _CODE = re.compile(r"^(?P<prefix>(?:.{0,120}?[\])|:])?) {4,}\S")
 _SHOWN_LINES = 8
+_RAISES = re.compile(r"(?:.{0,120}?[\])|:])?\s*raise [A-Za-z_][\w.]*\(")
 _TEST_NAME = re.compile(r"\s*(?:[A-Z]+ |[\d.]+s (?:call|setup|teardown) +|\[gw\d+\] .{0,20})?[\w/.-]+\.py::\w+")
 IGNORED = re.compile(r"Exception ignored in|Failed to load plugin ")
 """Above a traceback after which the program goes on: while an object is removed, while an engine loads plug-ins."""
@@ -121,6 +122,8 @@ class LogWindow:
     def is_code(self) -> bool:
         """Whether the line is source code that a traceback shows, not something that happened; also the second line of
         a call, and behind the prefix of a logger."""
+        if _RAISES.match(self.line.text):
+            return True
         nearest = next((line for line in self.above(3) if not CARETS.match(line.text)), None)
         if nearest is not None and _CODE_ABOVE.match(nearest.text) and not RECORD_START.match(self.line.text):
             return True

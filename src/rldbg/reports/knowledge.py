@@ -85,6 +85,7 @@ def entry_to_terminal(entry: KnownFailure) -> RenderableType:
         ("leads to", entry.leads_to),
         ("can be a consequence of", entry.downstream_of),
         ("look", entry.look),
+        ("where a line says more, it is told as", [variant.title for variant in entry.variants]),
         ("sources", entry.sources),
     ):
         if items:

@@ -78,6 +78,7 @@ def test_list_explain_and_an_unknown_id(doctor):
     assert len(json.loads(out)["entries"]) > 150
     code, out, _err = doctor("--explain", "gloo-recv-timeout")
     assert (code, "unbound_buffer.cc" in out) == (0, True)
+    assert "limits the rate" in doctor("--explain", "hf-hub-unreachable")[1]
     code, _out, err = doctor("--explain", "gloo-recv-timeouts")
     assert (code, "gloo-recv-timeout" in err) == (2, True)
 

@@ -840,3 +840,60 @@ def test_where_an_exception_passed_through_is_a_candidate(verdict):
 def test_no_candidate_is_of_a_framework_that_the_log_never_names(verdict):
     found = verdict(trace("/p/inner.py go", raised="RuntimeError: The existing size of the tensor is odd"))
     assert not any("nemo-rl" in step for step in found.next)
+
+
+LIBRARIES = "/v/lib/python3.12/site-packages/"
+
+
+@pytest.mark.parametrize(
+    ("frames", "package"),
+    [
+        (["/w/main.py main", f"{LIBRARIES}frob_rl/data.py read", f"{LIBRARIES}numpy/core.py mean"], "frob_rl"),
+        (["/work/sglang/srt/model.py forward", f"{LIBRARIES}torch/nn/functional.py embedding"], "sglang"),
+        (["/w/main.py main", f"{LIBRARIES}numpy/core.py mean"], "numpy"),
+    ],
+)
+def test_the_issues_to_search_are_of_the_package_that_decided(verdict, frames, package):
+    found = verdict(trace(*frames, raised="frob.FrobError: odd"))
+    assert any(step.startswith(f"search the issues of {package} for") for step in found.next)
+
+
+def test_what_a_handle_lacks_is_of_who_made_it(verdict):
+    frames = ["/w/train.py main", f"{LIBRARIES}slime/utils.py connect", f"{LIBRARIES}ray/actor.py __getattr__"]
+    found = verdict(trace(*frames, raised="AttributeError: 'ActorHandle' object has no attribute 'init_group'"))
+    said = found.root_causes[0].detail if found.root_causes else " ".join(found.next)
+    assert "slime made and calls both" in said and "pip show" not in said
+
+
+def test_of_two_chained_exceptions_the_one_with_the_operation_tells_the_story(verdict):
+    inner = trace(f"{LIBRARIES}httpcore/http11.py receive", raised="httpcore.ReadTimeout")
+    outer = trace(
+        "/w/loop.py main", "/w/weights.py swap", f"{LIBRARIES}httpx/client.py send", raised="httpx.ReadTimeout"
+    )
+    chain = "\nThe above exception was the direct cause of the following exception:\n\n"
+    found = verdict(f"ERROR the task died\n{inner}{chain}{outer}")
+    assert found.first_error.kind == "httpx.ReadTimeout"
+    assert any("/w/weights.py" in step for step in found.next)
+
+
+def test_code_of_ranks_that_write_at_once_is_no_message(verdict):
+    raises = 'raise RuntimeError(f"Missing key in checkpoint state_dict: {fqn}.")'
+    frame = '  File "/p/torch/distributed/checkpoint/default_planner.py", line 481, in create_plan'
+    rows = [f"[rank{rank}]: {text}" for text in ("Traceback (most recent call last):", frame) for rank in (0, 1, 2)]
+    rows += [f"[rank{rank}]:     {raises}" for rank in (2, 0, 1)]
+    rows += [f"[rank{rank}]: RuntimeError: Missing key in checkpoint state_dict: optimizer.step." for rank in (0, 1, 2)]
+    found = verdict(rows)
+    assert "optimizer.step" in found.headline and "{fqn}" not in str(found.to_dict())
+
+
+def test_a_limited_rate_of_the_hub_is_no_missing_network(verdict):
+    said = "429 Client Error: Too Many Requests for url: https://huggingface.co/api/models/a/b"
+    cause = verdict(f"huggingface_hub.errors.HfHubHTTPError: {said}").root_causes[0]
+    assert "limits the rate" in cause.title and any("HF_TOKEN" in step for step in cause.fix)
+
+
+def test_a_recomputation_that_differs_has_one_name(verdict):
+    said = "Recomputed values for the following tensors have different metadata than during the forward pass."
+    found = verdict(f"torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: {said}")
+    assert ids(found) == ["recomputation-differs"]
+    assert found.root_causes[0].confidence == "high"
