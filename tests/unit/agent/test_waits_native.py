@@ -142,6 +142,25 @@ def test_who_waits_for_another_task_of_ray_than_before_goes_on():
     assert moved == [None, True, None]
 
 
+def test_a_loop_that_asks_ray_and_sleeps_is_polling_wherever_it_is_seen():
+    def seen(line, wait):
+        place = {"file": "/x/job.py", "line": line, "function": "connect"}
+        return {"threads": [{"native": 7, "kernel": {}, "frames": [place], "place": place, "wait": wait}]}
+
+    looks = [
+        (38, {"kind": "sleep", "polls": "while `address is None`"}),
+        (37, {"kind": "ray_get", "tasks": ["a"], "asked_in": "while `address is None`"}),
+    ]
+    for first, then in (looks, looks[::-1]):
+        (thread,) = mark_moved(seen(*first), seen(*then), 1.0)["threads"]
+        assert thread["wait"]["polls"] and thread["place"]["line"] == 38 and not thread.get("moved")
+    # AND where it looks for the next thing it goes on
+    later = seen(37, {"kind": "ray_get", "tasks": ["b"], "asked_in": "while `step < 9` (step = 4)"})
+    before = seen(38, {"kind": "sleep", "polls": "while `step < 9` (step = 3)"})
+    (thread,) = mark_moved(before, later, 1.0)["threads"]
+    assert thread["wait"]["kind"] == "ray_get"
+
+
 FILLED = """
 import queue, threading, time
 filled, empty = queue.Queue(), queue.Queue()

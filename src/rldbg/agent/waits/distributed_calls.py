@@ -23,6 +23,7 @@ def _ray_get(frame: Frame, looking: Looking) -> Wait:
     wait = {"kind": "ray_get", "tasks": tasks, "count": len(each), "methods": [call.method for call in calls]}
     named = [resolve(call.receiver, place) for call in calls if call.method == "ready"] if place is not None else []
     return wait | {
+        "asked_in": looking.sources.polled(place) if place is not None else "",
         "timeout": has_timeout(frame),
         "groups": [ray_id(group.get("id")) for group in named if group is not None],
     }

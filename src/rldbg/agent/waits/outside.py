@@ -201,6 +201,9 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
         if used_s > 0.5 * apart_s and kind not in _SPINNING:
             thread["holds"] = [*(thread.get("holds") or []), *_may_hold(thread)]
             thread["wait"] = {"kind": "computing"}
+        elif polling := _in_one_loop(old, thread):
+            thread |= {name: polling[name] for name in ("wait", "frames", "place", "kernel")}
+            thread["wait"] |= {"again": True}
         elif ends or _places(old) != _places(thread) or _asks_anew(old, thread):
             thread["holds"] = [*(thread.get("holds") or []), *_may_hold(thread)]
             thread["moved"] = True
@@ -219,6 +222,18 @@ def _may_hold(thread: Facts) -> list[Facts]:
 def _was_woken(old: Facts, thread: Facts) -> bool:
     before, now = old["kernel"].get("wakes"), thread["kernel"].get("wakes")
     return None not in (before, now) and before != now
+
+
+def _in_one_loop(old: Facts, thread: Facts) -> Facts | None:
+    """Of two looks at a loop that asks Ray and sleeps, where what it looks for is the same, the one at the sleep."""
+    for sleeps, asks in ((old, thread), (thread, old)):
+        places = [each.get("place") or {} for each in (sleeps, asks)]
+        same = all(places[0].get(name) == places[1].get(name) for name in ("file", "function"))
+        waits = [each.get("wait") or {} for each in (sleeps, asks)]
+        polled = waits[0].get("polls") if waits[0].get("kind") == "sleep" else ""
+        if same and polled and polled == waits[1].get("asked_in"):
+            return sleeps
+    return None
 
 
 def _asks_anew(old: Facts, thread: Facts) -> bool:
