@@ -110,6 +110,8 @@ def test_a_window_of_steps_and_the_exit_code(tmp_path, path):
 # and opening its capture range a second time inside ours ends the report early. NeMo RL itself cannot be installed from
 # a package index (its name there is an empty placeholder), and cudaProfilerStart needs a GPU: a file says that it was
 # called.
+# On a busy machine nsys 2022 now and then writes nothing; the manifest says so.
+_TRIES = 3
 PROFILES_ITSELF = """\
 import os
 PATTERNS = os.environ.get("NRL_NSYS_WORKER_PATTERNS", "")
@@ -135,9 +137,14 @@ def test_a_framework_that_profiles_itself_leaves_the_capture_range_to_us(tmp_pat
     (tmp_path / "train.sh").write_text(f"{exports if asks == 'the script' else ''}python loop.py 6\n")
     flags = ["--workers", "loop", "--steps", "2:4", "--tool", "nsys"] if asks == "the script" else []
     given = {} if asks == "the script" else variables
-    done = profile(tmp_path, *flags, "--run", "run", "--", "bash", "train.sh", PATH=path, **given)
-    assert done.returncode == 0, done.stderr
-    (entry,) = manifest(tmp_path / "run" / "profiles")["profiles"]
+    for again in range(_TRIES):
+        done = profile(tmp_path, *flags, "--run", f"run{again}", "--", "bash", "train.sh", PATH=path, **given)
+        assert done.returncode == 0, done.stderr
+        found = manifest(tmp_path / f"run{again}" / "profiles")
+        if found["profiles"] or not any("nsys" in each["reason"] for each in found["missing"]):
+            break
+    assert found["profiles"], found["missing"]
+    (entry,) = found["profiles"]
     assert entry["steps"] == "2:4"
     assert entry["files"][0]["size_bytes"] > 10_000, done.stderr
     assert list(tmp_path.glob("own-range-*")) == []
