@@ -68,10 +68,10 @@ _SAID_DONE = re.compile(
 _TESTS_DONE = re.compile(rb"(?:^|[\r\n])={3,} (?:FAILURES|ERRORS) ={3,}")
 """All tests have run; those that failed are told below."""
 _PASSED = re.compile(
-    rb"(?:^|[\r\n])[ \t]{0,4}(?:\[? ?(?:PASS(?:ED)?|OK)\b|ok \d|[\xe2\x9c][\x9c\x85\x93\x94]{1,2} )"
+    rb"(?:^|[\r\n])[ \t]{0,4}(?:\[? ?(?:PASS(?:ED)?|OK)\b|ok \d|\xe2\x9c[\x85\x93\x94] )"
     rb"|\.\.\. ?(?:ok|OK|PASS(?:ED)?)[ \t]*(?=[\r\n]|$)"
 )
-"""A test, a scenario, a case that went well, each on a line of its own."""
+"""A test, a scenario, a case that went well, each on a line of its own, with a word or a check mark."""
 _ALL_PASSED = re.compile(
     rb"(?i)(?<![\w-])(?:all (?:(\d+) )?(?:\w+ ){0,3}(?:have )?passed"
     rb"|(\d+)/\2 (?:\w+ ){0,3}passed|(\d+) passed\W{1,3}0 failed)(?![\w-])"

@@ -357,6 +357,8 @@ DIED = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finish
         ("PASS scenario {}\n", "All 3 scenarios passed\n"),
         ("[ OK ] recovery.case_{}\n", "3/3 cases passed\n"),
         ("ok {} - a fault\n", "3 passed, 0 failed\n"),
+        ("\N{CHECK MARK} fault {}\n", "All 3 passed\n"),
+        ("\N{WHITE HEAVY CHECK MARK} fault {}\n", "All 3 passed\n"),
         ("recovers from fault {} ... ok\n", "ALL TESTS PASSED\n"),
     ],
 )
