@@ -8,9 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from live_job import LiveJob, close_pipes, rldbg, until
+from live_job import LiveJob, rldbg, until
 from other_python import interpreter
 from ray_stage import plain_environment
+from scene_programs import ScenePrograms
 
 from rldbg.live import UnarmedJob, explain, look_at_job
 
@@ -142,38 +143,9 @@ WORDS = {
 ARMED = [scene for scene in WORDS if scene not in ("raised_with_thread", "import_deadlock", "standard_input")]
 
 
-class Programs:
-    """All scenes at once, each in a process of its own."""
-
-    def __init__(self, folder, environment, scenes, python=sys.executable):
-        self.folder = folder
-        self.processes = {
-            scene: subprocess.Popen(
-                [python, str(SCENES), scene, str(folder)],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            for scene in scenes
-        }
-
-    def pid(self, scene):
-        until(lambda: (self.folder / scene).exists() and (self.folder / scene).read_text(), f"scene {scene}")
-        return self.processes[scene].pid
-
-    def end(self):
-        for process in self.processes.values():
-            # With the children that some of them wait for.
-            os.killpg(process.pid, 9)
-            process.wait()
-            close_pipes(process)
-
-
 @pytest.fixture(scope="module")
 def unarmed(tmp_path_factory):
-    programs = Programs(tmp_path_factory.mktemp("unarmed"), plain_environment(), WORDS)
+    programs = ScenePrograms(SCENES, tmp_path_factory.mktemp("unarmed"), plain_environment(), WORDS)
     yield programs
     programs.end()
 
@@ -183,7 +155,7 @@ def armed(tmp_path_factory):
     with LiveJob(tmp_path_factory.mktemp("armed")) as job:
         folder = job.folder / "ready"
         folder.mkdir()
-        programs = Programs(folder, job.environment, ARMED)
+        programs = ScenePrograms(SCENES, folder, job.environment, ARMED)
         programs.job = job
         yield programs
         programs.end()
@@ -256,7 +228,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("version", OTHERS)
 def test_processes_of_other_pythons_are_explained(tmp_path, version):
-    programs = Programs(tmp_path, plain_environment(), OTHERS[version], python=interpreter(version))
+    programs = ScenePrograms(SCENES, tmp_path, plain_environment(), OTHERS[version], python=interpreter(version))
     try:
         for scene, words in OTHERS[version].items():
             job = UnarmedJob(pids=(programs.pid(scene),))
@@ -266,7 +238,7 @@ def test_processes_of_other_pythons_are_explained(tmp_path, version):
 
 
 def test_a_forked_worker_is_not_told_with_the_tasks_of_its_parent(tmp_path):
-    programs = Programs(tmp_path, plain_environment(), ["pooled_in_loop"])
+    programs = ScenePrograms(SCENES, tmp_path, plain_environment(), ["pooled_in_loop"])
     try:
         job = UnarmedJob(pids=(programs.pid("pooled_in_loop"),))
         words = ["run_in_executor(pool, _grade)` to be completed", "others wait because of that", "to end: sleep 3600"]

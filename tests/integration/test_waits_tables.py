@@ -1,14 +1,12 @@
 """Waits for what is kept in a table, was given to others or is reached by a call, in real processes, armed and not."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 from live_job import LiveJob, until
 from ray_stage import plain_environment
+from scene_programs import ScenePrograms
 
 from rldbg.live import UnarmedJob, explain, look_at_job
 
@@ -79,32 +77,9 @@ NOT_SAID = {
 }
 
 
-class Programs:
-    def __init__(self, folder, environment):
-        self.folder = folder
-        self.processes = {
-            scene: subprocess.Popen(
-                [sys.executable, str(SCENES), scene, str(folder)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            for scene in WORDS
-        }
-
-    def pid(self, scene):
-        until(lambda: (self.folder / scene).exists() and (self.folder / scene).read_text(), f"scene {scene}")
-        return self.processes[scene].pid
-
-    def end(self):
-        for process in self.processes.values():
-            os.killpg(process.pid, 9)
-            process.wait()
-
-
 @pytest.fixture(scope="module")
 def unarmed(tmp_path_factory):
-    programs = Programs(tmp_path_factory.mktemp("unarmed"), plain_environment())
+    programs = ScenePrograms(SCENES, tmp_path_factory.mktemp("unarmed"), plain_environment(), WORDS)
     yield programs
     programs.end()
 
@@ -114,7 +89,7 @@ def armed(tmp_path_factory):
     with LiveJob(tmp_path_factory.mktemp("armed")) as job:
         folder = job.folder / "ready"
         folder.mkdir()
-        programs = Programs(folder, job.environment)
+        programs = ScenePrograms(SCENES, folder, job.environment, WORDS)
         programs.job = job
         yield programs
         programs.end()
