@@ -43,6 +43,30 @@ def cycle(rank, _folder):
         dist.all_reduce(torch.ones(2), group=group)
 
 
+def uneven_groups(rank, _folder):
+    """One rank alone makes a group of its own: the next one has another number on each side."""
+    if rank == 2:
+        dist.new_group([2])
+    dist.new_group([0, 2])
+    dist.barrier()
+
+
+def named_group(rank, folder):
+    """Ranks 0 and 2 have a group of their own, as libraries make them, where they are 0 and 1; only one uses it."""
+    if rank != 1:
+        c10d, store = dist.distributed_c10d, dist.FileStore(str(folder / "weights"), 2)
+        patience = datetime.timedelta(seconds=600)
+        group, _ = c10d._new_process_group_helper(
+            2, rank // 2, [], dist.Backend("gloo"), store, group_name="weights", timeout=patience
+        )
+        c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
+    if rank == 0:
+        dist.broadcast(torch.ones(1 << 16), src=0, group=group)
+        # A small broadcast needs nobody to receive it.
+        dist.barrier(group=group)
+    reward_of_a_slow_rank(folder / "go")
+
+
 def receives(rank, _folder):
     if rank < 2:
         dist.recv(torch.ones(1), src=1 - rank)

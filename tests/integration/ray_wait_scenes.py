@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import logging
 import multiprocessing
 import os
+import queue as queues
 import sys
 import tempfile
 import threading
@@ -18,12 +20,14 @@ from ray.util.queue import Queue
 class Partner:
     """One of two actors that call each other and wait for the answer."""
 
-    def meet(self, other):
-        self.other = other
+    def meet(self, other, mine, theirs):
+        self.other, self.mine, self.theirs = other, Path(mine), Path(theirs)
 
     def call(self):
         # Both are in here before one of them is asked.
-        time.sleep(1)
+        self.mine.touch()
+        while not self.theirs.exists():
+            time.sleep(0.01)
         return ray.get(self.other.answer.remote())
 
     def answer(self):
@@ -148,11 +152,75 @@ class Locks:
                 pass
 
 
+@ray.remote(num_cpus=0)
+class Learner:
+    """Waits for a result whose argument it would have to make itself."""
+
+    def fit(self, me, judge):
+        weights = me.export.remote()
+        samples = judge.sample.remote(weights)
+        return ray.get(judge.grade.remote(samples))
+
+    def export(self):
+        return 1
+
+
+@ray.remote(num_cpus=0)
+class Grader:
+    def sample(self, weights):
+        return weights
+
+    def grade(self, samples):
+        return samples
+
+
+@ray.remote(num_cpus=0)
+class Rollouts:
+    """One coroutine awaits with a lock of threads, which another one of the same event loop wants."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    async def process(self):
+        with self.lock:
+            await asyncio.sleep(1)
+
+    async def reset(self):
+        # Ray may start the second call of an async actor before the first.
+        while not self.lock.locked():
+            await asyncio.sleep(0.01)
+        with self.lock:
+            return 1
+
+
+@ray.remote(num_cpus=0)
+class Refitter:
+    """A thread of it fails, logs that, and takes the next request, while a call waits for its answer."""
+
+    def __init__(self):
+        self.wanted, self.shards = queues.Queue(), queues.Queue()
+        threading.Thread(target=self.gather, name="gather-shards", daemon=True).start()
+
+    def gather(self):
+        while True:
+            name = self.wanted.get()
+            try:
+                self.shards.put({"embed": 1}[name])
+            except KeyError:
+                logging.getLogger("refit").exception("a shard is missing")
+
+    def refit(self):
+        self.wanted.put("lm_head")
+        return self.shards.get()
+
+
 def main():
-    context = ray.init(**json.loads(os.environ["SCENE_RAY"]))
+    options = json.loads(os.environ["SCENE_RAY"])
+    context = ray.init(**options)
     address = context.dashboard_url or ray.get_runtime_context().gcs_address
     first, second = Partner.options(name="first").remote(), Partner.options(name="second").remote()
-    ray.get([first.meet.remote(second), second.meet.remote(first)])
+    begun = [f"{options['_temp_dir']}/{name}-is-called" for name in ("first", "second")]
+    ray.get([first.meet.remote(second, *begun), second.meet.remote(first, *reversed(begun))])
     waiting = [first.call.remote(), second.call.remote()]
 
     queue, abandoned = Queue(actor_options={"num_cpus": 0}), Queue(actor_options={"num_cpus": 0})
@@ -181,6 +249,11 @@ def main():
     judge = RewardModel.options(name="judge").remote()
     waiting.append(Controller.options(name="controller").remote().collect.remote(judge))
     waiting.append(Locks.options(name="locks").remote().sync.remote())
+    learner, grader = Learner.options(name="learner").remote(), Grader.options(name="grader").remote()
+    waiting.append(learner.fit.remote(learner, grader))
+    rollouts = Rollouts.options(name="rollouts").remote()
+    waiting += [rollouts.process.remote(), rollouts.reset.remote()]
+    waiting.append(Refitter.options(name="refitter").remote().refit.remote())
     # Ray reports the state of tasks once per second.
     time.sleep(3)
     print("READY", address, flush=True)

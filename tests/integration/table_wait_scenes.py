@@ -23,6 +23,47 @@ def ready():
     (FOLDER / sys.argv[1]).write_text(str(os.getpid()))
 
 
+def unfinished_extension():
+    """Who compiled it was killed, as when memory runs out: the file that keeps others out stays."""
+    from torch.utils.file_baton import FileBaton
+
+    baton = FileBaton(str(FOLDER / "fused_kernel_lock"))
+    compiler = multiprocessing.Process(target=lambda: (baton.try_acquire(), os._exit(9)), name="compiler")
+    compiler.start()
+    compiler.join()
+    ready()
+    baton.wait()
+
+
+def both_send():
+    """Each sends before it reads: once both buffers are full, nobody goes on."""
+
+    async def answer(reader, writer):
+        while prompt := await reader.readexactly(1024):
+            writer.write(prompt * 64)
+            await writer.drain()
+
+    async def ask():
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        full = asyncio.create_task(tell_when_full(writer.transport), name="tells")
+        while not await_answers:
+            writer.write(bytes(1024))
+            await writer.drain()
+        await full
+        await reader.read()
+
+    async def tell_when_full(transport):
+        before = -1
+        while (now := transport.get_write_buffer_size()) != before or not now:
+            before = now
+            await asyncio.sleep(0.5)
+        ready()
+
+    await_answers = False
+    asyncio.run(ask())
+
+
 class Lanes:
     def __init__(self):
         self.lanes = collections.defaultdict(queue.Queue)
@@ -329,6 +370,38 @@ def idle_server():
     asyncio.run(main())
 
 
+def grade(tasks, results):
+    while True:
+        results.put(len(tasks.get()))
+
+
+def idle_pipeline():
+    """Healthy: a server with a thread and a process behind it, of which each waits for what the one before gives it."""
+    requests, tasks, results = queue.Queue(), multiprocessing.Queue(), multiprocessing.Queue()
+
+    def hand_on():
+        while True:
+            tasks.put(requests.get())
+
+    def collect():
+        while True:
+            print(results.get())
+
+    async def handle(reader, writer):
+        requests.put(await reader.readline())
+
+    async def main():
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        for target in (hand_on, collect):
+            threading.Thread(target=target, daemon=True, name=target.__name__).start()
+        multiprocessing.Process(target=grade, args=(tasks, results), daemon=True, name="grader").start()
+        ready()
+        await asyncio.Event().wait()
+        server.close()
+
+    asyncio.run(main())
+
+
 class Filler(threading.Thread):
     def __init__(self, name, target_queue):
         super().__init__(name=name)
@@ -418,9 +491,9 @@ class Metrics:
     def __init__(self):
         self.lock = threading.Lock()
 
-    def log(self, buffer):
+    def log(self, buffer, met):
         with self.lock:
-            time.sleep(0.5)
+            met.wait()
             buffer.size()
 
     def count(self):
@@ -436,18 +509,18 @@ class Replay:
         with self.lock:
             return 1
 
-    def sample(self):
+    def sample(self, met):
         with self.lock:
-            time.sleep(0.5)
+            met.wait()
             self.metrics.count()
 
 
 def locks_of_one_name():
-    metrics = Metrics()
+    metrics, met = Metrics(), threading.Barrier(2)
     replay = Replay(metrics)
-    threading.Thread(target=metrics.log, args=(replay,), name="logger", daemon=True).start()
+    threading.Thread(target=metrics.log, args=(replay, met), name="logger", daemon=True).start()
     ready()
-    replay.sample()
+    replay.sample(met)
 
 
 class Requests:
@@ -517,6 +590,112 @@ def ended_program_of_asyncio():
         engine = await asyncio.create_subprocess_exec("sh", "-c", "sleep 3600 & exit 3", stdout=asyncio.subprocess.PIPE)
         ready()
         await engine.stdout.readline()
+
+    asyncio.run(main())
+
+
+def _route_results(results):
+    for slot in (0, 1, 1):
+        results[slot].put(slot)
+    time.sleep(3600)
+
+
+def misrouted_result():
+    """What one waits for lies in another queue of the same list."""
+    results = [multiprocessing.Queue() for _ in range(2)]
+    multiprocessing.Process(target=_route_results, args=(results,), name="router", daemon=True).start()
+    results[0].get()
+    ready()
+    results[0].get()
+
+
+def _collect(samples, begun):
+    samples.put(b"0" * 1_000_000)
+    begun.set()
+
+
+def joined_before_drained():
+    """The second of two processes waits until the first has written into the full pipe of their queue."""
+    samples, begun = multiprocessing.Queue(), multiprocessing.Event()
+    collectors = []
+    for number in range(2):
+        collectors.append(multiprocessing.Process(target=_collect, args=(samples, begun), name=f"collector-{number}"))
+        collectors[-1].start()
+        begun.wait()
+        time.sleep(0.5)
+        begun.clear()
+    ready()
+    collectors[1].join()
+
+
+def lock_across_await():
+    """A coroutine keeps a lock of threads while it awaits; another one blocks the event loop that both need."""
+    lock = threading.Lock()
+
+    async def one():
+        await asyncio.sleep(3600)
+
+    async def processor():
+        with lock:
+            await asyncio.wait({asyncio.create_task(one(), name="one")})
+
+    async def main():
+        processing = asyncio.create_task(processor(), name="processor")
+        await asyncio.sleep(0.1)
+        ready()
+        with lock:
+            processing.cancel()
+
+    asyncio.run(main())
+
+
+def undrained_queue():
+    """The program is over, but nobody takes out what it has put in a queue."""
+    samples = multiprocessing.Queue()
+    samples.put(b"0" * 1_000_000)
+    ready()
+
+
+def cut_item():
+    """A process was killed while it wrote an item that does not fit into the pipe of its queue."""
+    samples = multiprocessing.Queue()
+    writer = multiprocessing.Process(target=_collect, args=(samples, multiprocessing.Event()), name="collector")
+    writer.start()
+    while samples.empty():
+        time.sleep(0.01)
+    writer.kill()
+    writer.join()
+    ready()
+    samples.get()
+
+
+class Reports:
+    """A report without a checkpoint is counted, and who waits for the count is not notified."""
+
+    def __init__(self):
+        self.index, self.condition = 0, asyncio.Condition()
+
+    async def poll(self, saves):
+        while True:
+            self.index += 1
+            if saves:
+                async with self.condition:
+                    self.condition.notify_all()
+            if self.index == 2:
+                ready()
+            await asyncio.sleep(0.5)
+
+    async def reported(self, expected):
+        async with self.condition:
+            await self.condition.wait_for(lambda: self.index >= expected)
+
+
+def not_notified():
+    async def main():
+        reports = Reports()
+        polling = asyncio.create_task(reports.poll(False), name="poll")
+        await reports.reported(1)
+        await polling
 
     asyncio.run(main())
 

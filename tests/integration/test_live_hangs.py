@@ -122,6 +122,27 @@ def test_other_deadlocks_are_told_apart(theatre, scene, tmp_path, name, kind, ra
     assert all(word in diagnosis.verdict for word in words), diagnosis
 
 
+def _until_told(theatre, words):
+    def look():
+        done = theatre.job.rldbg("stacks", _who(theatre), "--diagnose", "--json", check=False)
+        return [cause["verdict"] for cause in json.loads(done.stdout)["waits"]]
+
+    return until(lambda: (found := look()) and words in found[0] and found[0], words)
+
+
+def test_ranks_of_a_group_that_a_library_made_are_known_by_its_name(theatre, scene):
+    scene("named_group")
+    verdict = _until_told(theatre, "rank 2 never entered")
+    assert "rank 1" not in verdict and "reward_of_a_slow_rank" in verdict
+
+
+def test_groups_that_ranks_number_differently_are_told(theatre, scene):
+    scene("uneven_groups")
+    verdict = _until_told(theatre, "process group 1 is not the same")
+    assert "its members are ranks 0, 2 on rank 0 and rank 2 on rank 2" in verdict
+    assert "in the order of its calls: 1 so far on ranks 0, 1, 2 so far on rank 2" in verdict
+
+
 @pytest.mark.parametrize(("timeout_s", "pause_s"), [pytest.param(2, 5), pytest.param(6, 20, marks=pytest.mark.soak)])
 def test_a_pause_longer_than_the_collective_timeout_is_survived(theatre, scene, tmp_path, timeout_s, pause_s):
     # GIVEN two ranks whose collectives time out soon

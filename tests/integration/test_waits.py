@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from live_job import LiveJob, rldbg, until
+from live_job import rldbg, until
 from other_python import interpreter
 from ray_stage import plain_environment
-from scene_programs import ScenePrograms
+from scene_programs import ScenePrograms, armed_programs
 
 from rldbg.live import UnarmedJob, explain, look_at_job
 
@@ -35,6 +35,33 @@ WORDS = {
         "fill (line",
         "no thread or task is seen running it",
         "rollout-producer has ended",
+    ],
+    "leaked_item": [
+        "queue `self.free` (queue.Queue, empty)",
+        "episode takes one in line",
+        "1 future has failed there with ValueError",
+    ],
+    "polled_container": [
+        "for its loop while `len(self.accepted) < count` (len(self.accepted) = 2, count = 4) to end",
+        "thread collector should change `self.accepted`, and waits at",
+        "the main thread should put an item in, so they wait for each other (deadlock)",
+    ],
+    "one_after_the_other": [
+        "for barrier `together`: 1 of 2 have arrived",
+        "starts process meets-{number} (line",
+        "which would arrive there, only afterwards, so they wait for each other (deadlock)",
+    ],
+    "started_afterwards": ["queue `items`", "thread late-filler would run it, and is started only afterwards, in line"],
+    "thread_of_asyncio_left": [
+        "the main thread waits at wait_scenes.py:",
+        "for its other threads to end; what asyncio.run was given is over; thread asyncio_0 has not ended, and waits",
+        "for an item of queue `self.entered` (queue.Queue, empty) (handed to it in wait_scenes.py:",
+        "(listen)); in its file only enter (line",
+    ],
+    "file_lock_of_a_thread": [
+        "for the lock on file",
+        "thread warm-up holds it (as `FileLock(path)`, taken in wait_scenes.py:",
+        "the main thread should set it, so they wait for each other (deadlock)",
     ],
     "busy_producer": ["`items`", "slow-producer should put an item in, but sleeps", "(produce)"],
     "full_queue": ["room in queue `items`", "2 of 2 items", "take an item out"],
@@ -152,13 +179,8 @@ def unarmed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def armed(tmp_path_factory):
-    with LiveJob(tmp_path_factory.mktemp("armed")) as job:
-        folder = job.folder / "ready"
-        folder.mkdir()
-        programs = ScenePrograms(SCENES, folder, job.environment, ARMED)
-        programs.job = job
+    with armed_programs(SCENES, tmp_path_factory.mktemp("armed"), ARMED) as programs:
         yield programs
-        programs.end()
 
 
 def _family(pid):

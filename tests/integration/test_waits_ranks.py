@@ -11,6 +11,7 @@ import pytest
 from free_networks import free_port
 from live_job import LiveJob, close_pipes, rldbg, until
 from ray_stage import plain_environment
+from scene_programs import ScenePrograms
 from slurm_cluster import NEEDS_SLURM, running_cluster, wait_for
 
 from rldbg.agent import Arming
@@ -45,11 +46,25 @@ def _until_said(words, look):
 
 
 SLOW = ["rank 0 waits at", "(slow_rank) for all_reduce", "rank 1 never entered it, but sleeps", "(load_checkpoint)"]
-BEGUN = ["rank 0 waits at", "for irecv from rank 1; rank 1 never entered it", "for broadcast from rank 0", "(deadlock)"]
+BEGUN = ["rank 0 waits at", "for irecv from rank 1; rank 1 does not send it", "for broadcast from rank 0", "(deadlock)"]
+SKIPPED = [
+    "rank 0 never entered it (it has passed it by: `tokens > 0` (wait_scenes.py:",
+    "; now tokens = 0) did not hold",
+]
+ROOTS = ["for broadcast; the ranks in it disagree on its root: rank 0 from rank 0, rank 1 from rank 1"]
 RAISED = ["rank 1 never entered it, but raised ValueError: the reward is not a number at wait_scenes.py:", "heartbeat"]
 
 
-@pytest.mark.parametrize(("scene", "words"), [("slow_rank", SLOW), ("raised_rank", RAISED), ("begun_receive", BEGUN)])
+@pytest.mark.parametrize(
+    ("scene", "words"),
+    [
+        ("slow_rank", SLOW),
+        ("raised_rank", RAISED),
+        ("begun_receive", BEGUN),
+        ("skipped_collective", SKIPPED),
+        ("roots_apart", ROOTS),
+    ],
+)
 def test_ranks_of_torchrun_are_found_and_explained(tmp_path, scene, words):
     process = _torchrun(scene, tmp_path, plain_environment())
     try:
@@ -61,6 +76,20 @@ def test_ranks_of_torchrun_are_found_and_explained(tmp_path, scene, words):
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(60)
         close_pipes(process)
+
+
+def test_ranks_at_different_ports_are_told_with_their_addresses(tmp_path):
+    programs = ScenePrograms(SCENES, tmp_path, plain_environment(), ["ports_apart"])
+    try:
+        until(lambda: len(list(tmp_path.glob("ports_apart?"))) == 2, "both ranks", 120)
+        words = [
+            "they look for each other at different addresses: ",
+            "(rank 1) at 127.0.0.1:",
+            ", where nobody listens",
+        ]
+        _until_said(words, lambda: _verdicts("--pid", str(programs.processes["ports_apart"].pid)))
+    finally:
+        programs.end()
 
 
 @pytest.mark.parametrize("held", [False, True])

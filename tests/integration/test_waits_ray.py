@@ -51,6 +51,18 @@ SENTENCES = {
         "killed by",
     ],
     "future": ["rollout waits at", "RewardModel.score", "future `self.verdict`", "would complete it"],
+    "arguments": [
+        "learner waits at",
+        "task Grader.sample makes them",
+        "learner should run export (queued behind fit), which makes them",
+        "(deadlock)",
+    ],
+    "held_over_await": ["of rollouts holds it", "of rollouts runs its event loop", "(deadlock)"],
+    "said": [
+        "queue `self.shards`",
+        "thread gather-shards of refitter caught KeyError: 'lm_head' (ray_wait_scenes.py:",
+        "s ago and went on",
+    ],
     "locks": ["`self.cache`", "`self.weights`", "flusher", "(deadlock)"],
 }
 
@@ -116,6 +128,8 @@ def unarmed():
     job.end()
 
 
+@pytest.mark.usefixtures("by_itself")
+@pytest.mark.timeout(600)
 def test_every_wait_of_a_plain_cluster_is_explained(unarmed):
     def look():
         done = rldbg("stacks", "--ray", unarmed.address, "--diagnose", "--json", check=False, timeout_s=240)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from live_job import LiveJob, until
+from live_job import until
 from ray_stage import plain_environment
-from scene_programs import ScenePrograms
+from scene_programs import ScenePrograms, armed_programs
 
 from rldbg.live import UnarmedJob, explain, look_at_job
 
@@ -44,8 +44,38 @@ WORDS = {
         "for data from pipe `here`; no other process has the other end open: process scheduler (pid",
         "(killed by SIGKILL)",
     ],
+    "misrouted_result": [
+        "an item of queue `results[0]` (multiprocessing queue, empty; others of `results` have items: 1 (2 items))",
+        "router",
+    ],
+    "joined_before_drained": [
+        "for its turn to write into a multiprocessing queue",
+        "for room in a pipe (full)",
+        "so they wait for each other (deadlock)",
+    ],
+    "lock_across_await": [
+        "for lock `lock`; task processor holds it (taken in table_wait_scenes.py:",
+        "for task `asyncio.wait(",
+        "runs its event loop, so they wait for each other (deadlock)",
+    ],
+    "undrained_queue": [
+        "for what it has put in a multiprocessing queue to be handed on; its main program is over",
+        "thread QueueFeederThread hands it on, and waits at",
+        "for room in a pipe (full); no other process has the other end open",
+    ],
+    "unfinished_extension": [
+        "polls (a loop in torch until",
+        "fused_kernel_lock",
+        "process compiler (pid",
+    ],
+    "both_send": [
+        "for room to send to 127.0.0.1:",
+        "(what was sent is not read)",
+        "so they wait for each other (deadlock)",
+    ],
     "handed_method": ["queue `batches` (queue.Queue, empty)"],
     "idle_server": ["no process waits for another", "task work waits for requests"],
+    "idle_pipeline": ["no process waits for another", "thread hand_on", "waits for requests (for an item of queue"],
     "given_to_an_object": ["only run (line", "a thread (started in line", "has ended"],
     "never_notified": ["`self.not_empty`", "is seen that would notify it, and no line of its file does so"],
     "unanswered_request": [
@@ -67,11 +97,22 @@ WORDS = {
         "(sleep 3600) has inherited its end of the pipe, so no end of file comes",
     ],
     "ended_program_of_asyncio": ["should write into it, but has ended (exit code 3); process", "(sleep 3600) has"],
+    "cut_item": [
+        "for the rest of an item of queue `samples` (multiprocessing queue;",
+        " of 1000",
+        "has ended in the middle of it: process collector (pid",
+        "(killed by SIGKILL)",
+    ],
+    "not_notified": [
+        "condition `self.condition` to be notified, in a loop until `self.index >= expected` (self.index = ",
+        "): that is so already, only the notification is missing; task poll should notify it, but sleeps",
+    ],
     "has_put_already": ["only once (line", "would put an item in"],
 }
 NOT_SAID = {
     "own_threads": "rldbg-write",
     "idle_server": "would put",
+    "idle_pipeline": "should put",
     "cancelled_holders": "deadlock",
     "has_put_already": "put-once should",
 }
@@ -86,13 +127,8 @@ def unarmed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def armed(tmp_path_factory):
-    with LiveJob(tmp_path_factory.mktemp("armed")) as job:
-        folder = job.folder / "ready"
-        folder.mkdir()
-        programs = ScenePrograms(SCENES, folder, job.environment, WORDS)
-        programs.job = job
+    with armed_programs(SCENES, tmp_path_factory.mktemp("armed"), WORDS) as programs:
         yield programs
-        programs.end()
 
 
 def _until_said(look, scene):

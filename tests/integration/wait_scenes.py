@@ -43,6 +43,137 @@ class Weights:
             self.tensors.acquire()
 
 
+class Sandboxes:
+    """A queue that is used as a pool."""
+
+    def __init__(self):
+        self.free = queue.Queue()
+        self.free.put(object())
+
+    def borrow(self):
+        return self.free.get()
+
+    def give_back(self, sandbox):
+        self.free.put(sandbox)
+
+
+def episode(sandboxes, text):
+    sandbox = sandboxes.borrow()
+    reward = int(text)
+    sandboxes.give_back(sandbox)
+    return reward
+
+
+def leaked_item():
+    sandboxes = Sandboxes()
+    with ThreadPoolExecutor(1) as pool:
+        rewards = [pool.submit(episode, sandboxes, text) for text in ("no number", "1")]
+        rewards[0].exception()
+        ready()
+        rewards[1].result()
+
+
+class Collector:
+    """A loop counts what a thread accepts, which gets its work from the same loop."""
+
+    def __init__(self):
+        self.prompts, self.accepted, self.done = queue.Queue(), [], 0
+        threading.Thread(target=self.run, name="collector", daemon=True).start()
+
+    def run(self):
+        while True:
+            prompt = self.prompts.get()
+            self.done += 1
+            if prompt % 2:
+                self.accepted.append(prompt)
+
+    def collect(self, count):
+        for prompt in range(count):
+            self.prompts.put(prompt)
+        while len(self.accepted) < count:
+            if self.done == count:
+                ready()
+            time.sleep(0.05)
+
+
+def polled_container():
+    collector = Collector()
+    for _ in range(3):
+        collector.collect(4)
+
+
+def meet(together, connection):
+    together.wait()
+    connection.send("ready")
+
+
+def one_after_the_other():
+    """All must be there before the first is, which is started alone."""
+    context = multiprocessing.get_context("fork")
+    together = context.Barrier(2)
+    for number in range(2):
+        ours, theirs = context.Pipe()
+        context.Process(target=meet, args=(together, theirs), name=f"meets-{number}", daemon=True).start()
+        ready()
+        ours.recv()
+
+
+def started_afterwards():
+    items = queue.Queue()
+    ready()
+    items.get()
+    threading.Thread(target=lambda: None).start()
+    threading.Thread(target=fill, args=(items,), name="late-filler").start()
+
+
+def fill(items):
+    items.put(1)
+
+
+class Commands:
+    """A thread of asyncio's own pool waits for a command after everything else is over."""
+
+    def __init__(self):
+        self.entered = queue.Queue()
+
+    def enter(self, command):
+        self.entered.put(command)
+
+    async def listen(self):
+        while True:
+            await asyncio.to_thread(self.entered.get)
+
+
+def thread_of_asyncio_left():
+    async def main():
+        listening = asyncio.create_task(Commands().listen())
+        while not any(thread.name.startswith("asyncio_") for thread in threading.enumerate()):
+            await asyncio.sleep(0.01)
+        listening.cancel()
+        ready()
+
+    asyncio.run(main())
+
+
+def file_lock_of_a_thread():
+    """Each thread has an object of its own for the same file."""
+    from filelock import FileLock
+
+    path, locked, loaded = str(FOLDER / "cache.lock"), threading.Event(), threading.Event()
+
+    def warm_up():
+        with FileLock(path):
+            locked.set()
+            loaded.wait()
+
+    threading.Thread(target=warm_up, name="warm-up").start()
+    locked.wait()
+    ready()
+    own = FileLock(path)
+    with own:
+        loaded.set()
+
+
 def lock_deadlock():
     weights = Weights()
     threading.Thread(target=weights.push, name="pusher").start()
@@ -1028,6 +1159,49 @@ def begun_receive():
         weights = dist.irecv(torch.ones(2), src=1)
         weights.wait()
     dist.broadcast(torch.ones(2), src=0)
+
+
+def _join_at(port, rank):
+    import torch.distributed as dist
+
+    (FOLDER / f"ports_apart{rank}").write_text("")
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+
+def ports_apart():
+    """Each rank is told another port."""
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=_join_at, args=(_free_port(), rank), name=f"rank-{rank}") for rank in range(2)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+
+
+def roots_apart():
+    """For torchrun: each rank takes itself for the one that sends to all."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    (FOLDER / f"roots_apart{dist.get_rank()}").write_text("")
+    for step in range(3):
+        dist.broadcast(torch.full((1 << 16,), float(step)), src=dist.get_rank())
+
+
+def skipped_collective():
+    """For torchrun: one rank passes by what the other one waits in."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    (FOLDER / f"skipped_collective{dist.get_rank()}").write_text("")
+    tokens = 8 * dist.get_rank()
+    if tokens > 0:
+        dist.all_reduce(torch.ones(2))
+    dist.all_gather_object([None, None], tokens)
 
 
 def raised_rank():

@@ -5,6 +5,7 @@ import functools
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
@@ -49,6 +50,7 @@ def start(settings: Settings | None = None) -> Agent | None:
     uncaught = UncaughtExceptions(agent)
     uncaught.take()
     _own_thread_exceptions(agent)
+    agent.said.watch_traceback(traceback)
     AfterImports(_watched(agent, settings, uncaught)).install()
     atexit.register(agent.finish)
     agent.start()
@@ -135,6 +137,8 @@ def _own_child_exceptions(agent: Agent, module: ModuleType) -> None:
     @functools.wraps(original)
     def _bootstrap(process: Any, *args: Any, **kwargs: Any) -> Any:
         run = process.run
+        numbered = f"{type(process).__name__}-{':'.join(map(str, process._identity))}"
+        agent.process_name = "" if process.name == numbered else process.name
 
         def run_and_report() -> None:
             try:
@@ -142,8 +146,14 @@ def _own_child_exceptions(agent: Agent, module: ModuleType) -> None:
             except BaseException as error:
                 # This frame is not the program's.
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-                _report(agent, _ended_by(error), "child")
+                ended_by = _ended_by(error)
+                if isinstance(ended_by, Exception):
+                    agent.said.keep(ended_by)
+                _report(agent, ended_by, "child")
                 raise
+            finally:
+                # Such a process runs nothing else at its end.
+                agent.tell_said_at_end()
 
         process.run = run_and_report
         return original(process, *args, **kwargs)
@@ -210,6 +220,7 @@ def _watched(agent: Agent, settings: Settings, uncaught: UncaughtExceptions) -> 
     watched: dict[str, Callable[[ModuleType], None]] = {
         "ray._private.runtime_env.uv_runtime_env_hook": uv_hook,
         "multiprocessing.process": lambda module: _own_child_exceptions(agent, module),
+        "logging": agent.said.watch_logging,
     }
     if settings.ray_breakpoints:
         watched["ray.util.debugpy"] = _say_what_ray_opens

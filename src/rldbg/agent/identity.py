@@ -38,7 +38,7 @@ def describe_process(settings: Settings, chosen: dict[str, Any]) -> dict[str, An
         "coordinates": _coordinates(settings.coordinates),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "ancestors": list(_ancestors(os.getppid())),
+        "ancestors": list(ancestors(os.getppid())),
         "python": ".".join(map(str, sys.version_info[:3])),
         "program": _program(),
         "cwd": _cwd(),
@@ -72,7 +72,7 @@ def without_rank(role: str, rank: int | None) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def _ancestors(parent: int) -> tuple[int, ...]:
+def ancestors(parent: int) -> tuple[int, ...]:
     """Process ids above this one, nearest first; only the parent where the system does not show more. Who is above the
     parent is read once: this is asked of hundreds of processes at a time."""
     found = [parent]
@@ -93,7 +93,7 @@ def is_read_by_its_starter() -> bool:
     stream = _target(_ERRORS)
     return stream.startswith("pipe:") and any(
         _has_same_rank_in_run(pid) and _reads(pid, stream) and _has_given_the_code(pid)
-        for pid in _ancestors(os.getppid())
+        for pid in ancestors(os.getppid())
     )
 
 

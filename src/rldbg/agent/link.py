@@ -38,7 +38,8 @@ class LostBroker(NoBroker):
 
 
 class Link:
-    """Dials the broker, answers its requests with `handle`, and carries requests and events of this process to it."""
+    """Dials the broker, answers its requests with `handle`, and carries requests and events of this process to it.
+    `woken` is called in its thread when it has connected, and after each `wake`."""
 
     def __init__(
         self,
@@ -46,10 +47,12 @@ class Link:
         *,
         about: Callable[[], Message],
         handle: Callable[[str, Message], Any],
+        woken: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._about = about
         self._handle = handle
+        self._woken = woken
         self._connected = threading.Event()
         self._settled = threading.Event()
         self._peer: Peer | None = None
@@ -77,6 +80,11 @@ class Link:
         self._wake_write.send(b"x")
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5.0)
+
+    def wake(self) -> None:
+        """Lets the thread call `woken`; also from a signal handler, and never waits."""
+        with contextlib.suppress(OSError):
+            self._wake_write.send(b"x", socket.MSG_DONTWAIT)
 
     def abandon(self) -> None:
         """In a forked child: closes the parent's sockets without sending anything."""
@@ -177,6 +185,7 @@ class Link:
                 self._sleep(delay)
                 continue
             self._failures = 0
+            self._woken()
             self._serve(self._peer)
 
     def _connect(self) -> bool:

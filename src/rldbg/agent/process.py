@@ -20,9 +20,11 @@ from .choice import BreakpointConditions
 from .debugger import Debugger, NoDebugger
 from .framing import Message
 from .halt import call_here, can_be_called_here
-from .identity import describe_process
+from .identity import ancestors, describe_process
 from .link import REDIAL_S, SILENCE_S, Link, NoBroker
 from .post_mortem import PostMortem
+from .redaction import load_redact
+from .said_errors import SaidErrors
 from .settings import Settings, has_breakpoints, say
 from .stacks import chain, frame_facts, mark_as_ours, thread_stacks
 from .terminal import blocked_loop_note, has_own_terminal, prompt_here
@@ -44,8 +46,12 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._chosen: dict[str, Any] = {}
+        # Of a process of multiprocessing to which the program gave one.
+        self.process_name = ""
+        self._started_by = ancestors(os.getppid())
         self._stops = 0
         self._choice = BreakpointConditions()
+        self.said = SaidErrors(wake=lambda: self._link.wake())
         self._counting = threading.Lock()
         self._link = self._new_link()
         self._debugger = Debugger(
@@ -191,10 +197,30 @@ class Agent:
         if body.get("waits"):
             # Loaded only on request.
             stacks = importlib.import_module(".waits", __package__).add_own_waits(stacks)
+            stacks |= {"said": self._said_errors(), "started_by": list(self._started_by)}
         if body.get("flight_record"):
             record = collectives.flight_record()
             stacks["flight_record"] = record.hex() if record else ""
         return stacks
+
+    def _said_errors(self) -> list[dict[str, Any]]:
+        redact = load_redact() if self.settings.redact else None
+        return self.said.facts(redact) if redact or not self.settings.redact else []
+
+    def _tell_new_said(self) -> None:
+        """In the thread of the link: when the process has ended, nobody can ask it."""
+        if self.said.is_untold:
+            self.said.is_untold = False
+            self._tell_said()
+
+    def tell_said_at_end(self) -> None:
+        """All of it: the thread of the link may be about to tell it, and ends with the process."""
+        if self.said.is_any and self._link.wait_connected(silence_s=0.0):
+            self._tell_said()
+
+    def _tell_said(self) -> None:
+        about = {"process_name": self.process_name, "started_by": list(self._started_by)}
+        self._link.tell("said", about | {"errors": self._said_errors()})
 
     def _open_session(self) -> dict[str, Any]:
         """In a thread of its own: pydevd traces the thread that starts it, and this one must stay free."""
@@ -235,7 +261,7 @@ class Agent:
         return channel
 
     def _new_link(self) -> Link:
-        return Link(self.settings, about=self.identity, handle=self._handle)
+        return Link(self.settings, about=self.identity, handle=self._handle, woken=self._tell_new_said)
 
     def _new_post_mortem(self) -> PostMortem:
         return PostMortem(
@@ -261,6 +287,7 @@ class Agent:
         self._counting = threading.Lock()
         self._choice.forget_lock()
         self._stops = 0
+        self.said.forget()
         self._post_mortem = self._new_post_mortem()
         self._link.abandon()
         self._link = self._new_link()
@@ -268,6 +295,8 @@ class Agent:
         caller = sys._getframe().f_back
         if caller is not None and (caller.f_globals.get("__name__"), caller.f_code.co_name) == _BEFORE_EXEC:
             return  # another program takes its place at once
+        # Later it has another parent, if this one ends.
+        self._started_by = ancestors(os.getppid())
         self._link.start()
         self._await_breakpoints()
 
@@ -279,6 +308,7 @@ class Agent:
     def finish(self) -> None:
         """At the interpreter's exit: tells the broker, so that it can distinguish an exit from a lost connection."""
         with contextlib.suppress(OSError):
+            self.tell_said_at_end()
             self._link.tell("bye", {})
 
 

@@ -9,6 +9,7 @@ token, which goes only to a cluster that demands one.
 
 import importlib
 import re
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -121,13 +122,39 @@ def _join(address: str, arguments: dict[str, Any]) -> Any:
     if access and has_read_mode:
         importlib.import_module("ray._raylet").Config.initialize("")
     try:
+        if not address.startswith("ray://"):
+            _choose_own_address(address)
         ray.init(address=address, **arguments)
+    except UnreachableError:
+        raise
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         if found := _FAILED_AT.search(str(error)):
             # A cluster that Ray found by itself was not checked above: its token may be wrong.
             ray_access(found[1], environment)
         raise _silent(address, next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
     return ray
+
+
+def _choose_own_address(address: str) -> None:
+    """Ray replaces a loopback address by that of this host, unless RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0. A cluster that
+    started with this setting listens on loopback only: a client without it waits minutes for an answer."""
+    services = importlib.import_module("ray._private.services")
+    where = services.canonicalize_bootstrap_address(address)
+    if where is None or _accepts(where):
+        return
+    if not _accepts(f"127.0.0.1:{where.rpartition(':')[2]}"):
+        raise _silent(where, "nothing listens there")
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    constants.ENABLE_RAY_CLUSTER = False
+
+
+def _accepts(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S / 2).close()
+    except OSError:
+        return False
+    return True
 
 
 def _silent(address: str, reason: str) -> UnreachableError:

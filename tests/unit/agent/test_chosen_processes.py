@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rldbg.agent.waits.chosen import _own_pythons, chosen_processes
+from rldbg.agent.waits.chosen import _own_pythons, chosen_processes, describe
 from rldbg.agent.waits.kernel import all_processes
 from rldbg.core import IncompleteDataError
 from rldbg.live.unarmed.job import UnarmedJob, look_at_job
@@ -50,3 +50,25 @@ def test_a_host_where_the_user_runs_nothing_is_said_so():
         look_at_job(UnarmedJob(host="node7", ssh="true"))
     with pytest.raises(IncompleteDataError, match="no process of torchrun was found on node7"):
         look_at_job(UnarmedJob(host="node7", ssh="true", torchrun=True))
+
+
+LAUNCHER = """
+import os, subprocess, sys
+local = {"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"}
+ranks = [
+    subprocess.Popen([sys.executable, "-c", code], env=os.environ | local | {"RANK": str(2 + n), "LOCAL_RANK": str(n)})
+    for n, code in enumerate(["input()", "pass"])
+]
+ranks[1].wait()
+print(ranks[0].pid, flush=True)
+ranks[0].wait()
+"""
+
+
+@pytest.mark.parametrize(("name", "ended"), [("torchrun", [3]), ("train.py", [])])
+def test_ranks_that_torchrun_has_seen_end_are_known_beside_the_others(tmp_path, name, ended):
+    (tmp_path / name).write_text(LAUNCHER)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, tmp_path / name], **pipes) as launcher:
+        rank = int(launcher.stdout.readline())
+        assert describe(rank)["ended_ranks"] == ended

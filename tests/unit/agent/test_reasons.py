@@ -2,13 +2,15 @@
 
 import concurrent.futures
 import os
+import queue
 import sys
 import threading
 
 import pytest
 
 from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.reasons import failed_calls, guard, skipped_release
+from rldbg.agent.waits.reasons import guard
+from rldbg.agent.waits.skipped import failed_calls, skipped_return
 from rldbg.agent.waits.source import Sources
 from rldbg.live.diagnosis.lost_waits import why_lost
 
@@ -19,12 +21,18 @@ class Gate:
     def __init__(self, parties):
         self.parties, self.names = parties, ["a", "b"]
         self.open, self.always, self.either = threading.Event(), threading.Event(), threading.Event()
+        self.state, self.current = {"version": 2}, threading.Event()
+        self.wanted, self.seen, self.met = frozenset({0}), [2, "b"], threading.Event()
 
     def arrive(self):
         if len(self.names) == self.parties:
             for _ in range(1):
                 self.open.set()
         return OwnFrame(sys._getframe())
+
+    def if_current(self):
+        if self.state["version"] >= self.parties:
+            self.current.set()
 
     def in_any_case(self):
         if self.parties:
@@ -37,17 +45,27 @@ class Gate:
         else:
             self.either.set()
 
+    def if_met(self):
+        if self.wanted <= self.seen:
+            self.met.set()
+
 
 @pytest.mark.parametrize(
     ("name", "function", "said"),
     [
         (
             "self.open",
-            "arrive:25",
+            "arrive:26",
             "`len(self.names) == self.parties` (len(self.names) = 2, self.parties = 3)",
         ),
-        ("self.always", "in_any_case:31", ""),
-        ("self.either", "one_of_two:35", ""),
+        (
+            "self.current",
+            "if_current:32",
+            "`self.state['version'] >= self.parties` (self.state['version'] = 2, self.parties = 3)",
+        ),
+        ("self.met", "if_met:46", "`self.wanted <= self.seen` (self.wanted = {0}, self.seen = [2, 'b'])"),
+        ("self.always", "in_any_case:36", ""),
+        ("self.either", "one_of_two:40", ""),
     ],
 )
 def test_the_condition_under_which_a_wait_ends_is_told_with_its_values(name, function, said):
@@ -83,7 +101,7 @@ def _place():
 def test_a_release_that_an_exception_skips_is_found_with_the_calls_that_failed_there():
     client = Client()
     begin = Client.generate.__code__.co_firstlineno
-    skipped = skipped_release("self.slots", _place(), Sources(os.getpid()))
+    skipped = skipped_return("semaphore", "self.slots", _place(), [], Sources(os.getpid()))
     assert skipped == {"function": "generate", "acquired": begin + 1, "released": begin + 3}
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         futures = [pool.submit(client.generate, "no number"), pool.submit(client.guarded, "no number")]
@@ -99,7 +117,73 @@ def _frame_with(futures):
 
 @pytest.mark.parametrize("name", ["self.safe", "self.lock", "self.unknown"])
 def test_a_release_that_nothing_skips_is_not_meant(name):
-    assert skipped_release(name, _place(), Sources(os.getpid())) == {}
+    assert skipped_return("lock", name, _place(), [], Sources(os.getpid())) == {}
+
+
+class Sandboxes:
+    def __init__(self):
+        self.free, self.jobs, self.kept, self.others = (queue.Queue() for _ in range(4))
+
+    def borrow(self):
+        return self.free.get()
+
+    def give_back(self, sandbox):
+        self.free.put(sandbox)
+
+    async def score(self, text):
+        judge = await self.others.get()
+        reward = judge(text)
+        await self.others.put(judge)
+        return reward
+
+    def work(self):
+        job = self.jobs.get()
+        following = job + 1
+        self.jobs.put(following)
+
+    def safely(self):
+        item = self.kept.get()
+        try:
+            return item()
+        finally:
+            self.kept.put(item)
+
+
+class Agent:
+    def __init__(self, sandboxes):
+        self.sandboxes = sandboxes
+
+    def episode(self, text):
+        sandbox = self.sandboxes.borrow()
+        output = int(text)
+        self.sandboxes.give_back(sandbox)
+        return output
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "lines"), [("self.free", Agent.episode, (1, 3)), ("self.others", Sandboxes.score, (1, 3))]
+)
+def test_an_item_that_an_exception_keeps_from_being_put_back_is_found(name, function, lines):
+    skipped = skipped_return("queue_get", name, _place(), [_place()], Sources(os.getpid()))
+    begin = function.__code__.co_firstlineno
+    assert skipped == {
+        "function": function.__name__,
+        "acquired": begin + lines[0],
+        "released": begin + lines[1],
+    }
+    wait = {"kind": "queue_get", "name": name, "key": "0x1", "skipped": skipped, "failed": {}}
+    wait |= {"functions": ["give_back:1"], "later": {"who": "t", "main": False, "calls": "give_back"}}
+    entry = {"wait": wait, "frames": []}
+    said = why_lost(entry, wait, {"threads": [entry], "ended": [], "children": []}, {})
+    assert said.endswith(
+        f"{function.__name__} takes one in line {begin + 1} and puts it back in line {begin + 3}, which an exception "
+        "in between skips"
+    )
+
+
+@pytest.mark.parametrize("name", ["self.jobs", "self.kept", "self.unknown"])
+def test_a_queue_that_is_no_pool_or_is_given_its_items_back_in_any_case_is_not_meant(name):
+    assert skipped_return("queue_get", name, _place(), [_place()], Sources(os.getpid())) == {}
 
 
 def test_the_sentence_says_what_was_skipped_and_why():

@@ -69,7 +69,7 @@ def agents_link(broker, tmp_path, monkeypatch):
         link, "dial", lambda place, timeout_s=5.0, **rest: dial(place, timeout_s=timeout_s / 100, **rest)
     )
     monkeypatch.setattr(link, "_FIRST_S", 0.15)
-    made = link.Link(Settings(run=tmp_path), about=dict, handle=lambda *_: None)
+    made = link.Link(Settings(run=tmp_path), about=dict, handle=lambda *_: None, woken=lambda: None)
     yield made
     made.pause()
     made.abandon()

@@ -6,6 +6,7 @@ import textwrap
 import threading
 
 import pytest
+from filelock import FileLock
 
 from rldbg.agent.waits.held_locks import held_locks
 from rldbg.agent.waits.looking import lock_key
@@ -109,3 +110,20 @@ def test_what_a_line_waits_for_it_does_not_hold(tmp_path):
     exec(compile(file.read_text(), str(file), "exec"), scope)
     scope["main"]()
     assert seen == {"a": [], "b": ["a"]}
+
+
+def test_a_lock_on_a_file_is_known_by_the_file_whatever_object_stands_for_it(tmp_path):
+    path = str(tmp_path / "a.lock")
+
+    def by_call():
+        with FileLock(path):
+            return held_locks([OwnFrame(sys._getframe())], Sources(0), set())
+
+    def by_name():
+        own = FileLock(path)
+        with own:
+            return held_locks([OwnFrame(sys._getframe())], Sources(0), set())
+
+    for found in (by_call(), by_name()):
+        assert [each["key"] for each in found] == [f"file:{path}"]
+    assert lock_key(OwnObject(FileLock(path, thread_local=False)), "any") == f"file:{path}"

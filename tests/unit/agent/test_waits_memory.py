@@ -64,6 +64,29 @@ def test_the_exception_that_a_thread_handles_is_seen(memory, from_outside):
     assert not any(raised_facts(each.handled) for each in OwnProcess(frozenset({ident})).threads())
 
 
+class Ring:
+    """Memory in which each thread and each frame comes after itself, as it may look while a process runs."""
+
+    minor, layout = 12, collections.defaultdict(int, frame_holder=-1)
+
+    def interpreter(self):
+        return 4096
+
+    def word(self, address):
+        return 4096
+
+    def read(self, address, size):
+        return bytes(size)
+
+    def type_facts(self, address):
+        return "object", 0
+
+
+def test_threads_and_frames_that_look_like_a_ring_come_to_an_end():
+    (thread,) = threads_of(Ring())
+    assert thread.frames() == []
+
+
 def test_attributes_and_elements_are_read(memory):
     held = Holder()
     held.queue.put("item")
@@ -149,7 +172,8 @@ def test_the_state_of_futures_and_tasks_is_read(layout):
         memory = ProcessMemory(os.getpid(), layout)
         for state, future in [*futures.items(), ("CANCELLED", task)]:
             assert object_at(memory, id(future)).state() == state == OwnObject(future).state()
-        assert object_at(memory, id(concurrent.futures.Future())).state() == "PENDING"
+        of_a_pool = concurrent.futures.Future()
+        assert object_at(memory, id(of_a_pool)).state() == "PENDING"
         assert object_at(memory, id(loop)).state() == ""
         memory.close()
 

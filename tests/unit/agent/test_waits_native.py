@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rldbg.agent.waits import kernel, look, mark_moved
+from rldbg.agent.waits import kernel_threads, look, mark_moved
 from rldbg.agent.waits.chosen import without_inherited_ranks
 from rldbg.agent.waits.looking import Looking
 from rldbg.agent.waits.native_calls import native_wait
@@ -74,14 +74,14 @@ def test_when_a_sleep_ends_is_read_where_its_line_is_not_known(monkeypatch):
         "syscall": "115 0x1 0x1 0x2000 0x0 0x1 0x0 0x0 0x0",
     }
     ends = time.clock_gettime(1) + 30
-    monkeypatch.setattr(kernel, "read_text", lambda path: proc.get(path.rpartition("/")[2], ""))
-    monkeypatch.setattr(kernel, "_NAMES", {115: "clock_nanosleep"})
-    monkeypatch.setattr(kernel, "_memory", lambda *_: struct.pack("<qq", int(ends), 0))
-    wait = kernel_wait(Looking([], kernel.thread_facts(7, 7), Sources(7), lambda _: ""))
+    monkeypatch.setattr(kernel_threads, "read_text", lambda path: proc.get(path.rpartition("/")[2], ""))
+    monkeypatch.setattr(kernel_threads, "_NAMES", {115: "clock_nanosleep"})
+    monkeypatch.setattr(kernel_threads, "_memory", lambda *_: struct.pack("<qq", int(ends), 0))
+    wait = kernel_wait(Looking([], kernel_threads.thread_facts(7, 7), Sources(7), lambda _: ""))
     assert wait["kind"] == "sleep" and 20 < wait["delay_s"] <= 30
     # AND a sleep of which only the length is given may have begun long ago
     proc["syscall"] = proc["syscall"].replace("0x1 0x1", "0x1 0x0", 1)
-    assert "left_s" not in kernel.thread_facts(7, 7)
+    assert "left_s" not in kernel_threads.thread_facts(7, 7)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_a_thread_in_uninterruptible_sleep_is_told_as_such(monkeypatch, call, ta
         "wchan": "folio_wait_bit",
         "syscall": call,
     }
-    monkeypatch.setattr(kernel, "read_text", lambda path: proc.get(path.rpartition("/")[2], ""))
-    monkeypatch.setattr(kernel, "_NAMES", {63: "read", 29: "ioctl"})
-    monkeypatch.setattr(kernel, "file_facts", lambda *_: {"descriptor": 5, "kind": "file", "path": target})
-    facts = kernel.thread_facts(7, 7)
+    monkeypatch.setattr(kernel_threads, "read_text", lambda path: proc.get(path.rpartition("/")[2], ""))
+    monkeypatch.setattr(kernel_threads, "_NAMES", {63: "read", 29: "ioctl"})
+    monkeypatch.setattr(kernel_threads, "file_facts", lambda *_: {"descriptor": 5, "kind": "file", "path": target})
+    facts = kernel_threads.thread_facts(7, 7)
     assert facts["state"] == "disk" and facts["cpu"] == 280
     wait = kernel_wait(Looking([], facts, Sources(7), lambda _: ""))
     thread = {"thread": "MainThread", "ident": 1, "native": 7, "main": True, "background": False, "frames": []}

@@ -17,12 +17,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from rldbg.agent.waits.blocking import wait_of
 from rldbg.agent.waits.client_calls import pool_wait
-from rldbg.agent.waits.connected import connected_processes
-from rldbg.agent.waits.kernel import all_processes, file_facts, file_lock_holders, listener
+from rldbg.agent.waits.connected import connected_processes, is_listened, listening_at
+from rldbg.agent.waits.ended import ended_threads
+from rldbg.agent.waits.file_locks import file_lock_holders
+from rldbg.agent.waits.kernel import all_processes
 from rldbg.agent.waits.library_calls import library_wait
 from rldbg.agent.waits.looking import Looking, lock_key
 from rldbg.agent.waits.objects import OwnObject, path_text
+from rldbg.agent.waits.open_files import file_facts, listener
 from rldbg.agent.waits.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
 from rldbg.agent.waits.source import Sources
@@ -72,11 +76,14 @@ def test_the_seconds_of_a_sleep_are_known():
 
 
 def test_a_key_that_nobody_sets_is_named():
-    version, store = "weights/7", Store()
+    version, store = 7, Store()
 
-    def wait_for_weights(key):
+    def wait_for_weights(step):
         begun.set()
-        store.get(key)
+        store.get(f"weights/{step:02d}")
+
+    def publish(step):
+        store.set(f"weights/{step}", "ready")
 
     begun = threading.Event()
     thread = threading.Thread(target=wait_for_weights, args=(version,), name="weights")
@@ -90,7 +97,11 @@ def test_a_key_that_nobody_sets_is_named():
     finally:
         store.answers.put(None)
         thread.join()
-    assert thing(entry["wait"]) == "a rank to set key `weights/7` of the torch.distributed store `store`"
+    assert thing(entry["wait"]) == "a rank to set key `weights/07` of the torch.distributed store `store`"
+    # AND how it is written, here and where others are set
+    assert entry["wait"]["written"] == ["f'weights/{step:02d}'"]
+    line = publish.__code__.co_firstlineno + 1
+    assert entry["wait"]["set_as"] == {f"publish:{line}": "f'weights/{step}'"}
 
 
 @pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
@@ -320,9 +331,9 @@ class Recorded:
         return OwnObject(self.variables[name]) if name in self.variables else None
 
 
-def _seen(frame):
-    frames = [frame, Recorded("/home/me/train.py", "main", {})]
-    return library_wait([frame], Looking(frames, {}, Sources(os.getpid()), lambda _: ""))
+def _seen(*frames):
+    looking = Looking([*frames, Recorded("/home/me/train.py", "main", {})], {}, Sources(os.getpid()), lambda _: "")
+    return library_wait(frames, looking)
 
 
 def test_repeated_requests_name_the_last_answer():
@@ -435,13 +446,55 @@ def test_a_request_without_a_free_connection_is_told_with_the_limit():
 
 
 def test_the_rank_of_a_process_that_joins_a_group_is_read_from_the_call():
-    file = "/site-packages/torch/distributed/distributed_c10d.py"
+    folder = "/site-packages/torch/distributed"
     told = {"rank": 1, "world_size": 3}
-    assert _seen(Recorded(file, "init_process_group", told)) == {
+    joins = Recorded(f"{folder}/distributed_c10d.py", "init_process_group", told)
+    wait = {"kind": "rendezvous", "call": "init_process_group", **told, "meets_at": ""}
+    assert _seen(joins) == wait
+    # AND the address where it looks for the others
+    store = Recorded(f"{folder}/rendezvous.py", "_create_c10d_store", {"hostname": "127.0.0.1", "port": 4000} | told)
+    assert _seen(store, joins) == wait | {"meets_at": "127.0.0.1:4000"}
+
+
+def test_a_group_that_a_library_makes_is_known_by_its_name():
+    file = "/site-packages/torch/distributed/distributed_c10d.py"
+    told = {"group_name": "weights", "group_rank": 1, "group_size": 3, "global_ranks_in_group": []}
+    assert _seen(Recorded(file, "_new_process_group_helper", told)) == {
         "kind": "rendezvous",
-        "call": "init_process_group",
-        **told,
+        "call": "group weights",
+        "group": "weights",
+        "rank": 1,
+        "world_size": 3,
     }
+
+
+def test_whether_anybody_listens_at_an_address_of_this_host_is_known():
+    with socket.socket() as listening, socket.socket() as bound:
+        for each in (listening, bound):
+            each.bind(("127.0.0.1", 0))
+        listening.listen()
+        ports = [each.getsockname()[1] for each in (listening, bound)]
+        assert [is_listened(os.getpid(), f"127.0.0.1:{port}") for port in ports] == [True, False]
+        assert [is_listened(os.getpid(), f"localhost:{port}") for port in ports] == [True, False]
+        own = listening_at(os.getpid())
+        assert [f"127.0.0.1:{port}" in own for port in ports] == [True, False]
+    # AND nothing of other hosts
+    assert is_listened(os.getpid(), "192.0.2.77:4000") is is_listened(os.getpid(), "trainer-0:4000") is None
+
+
+def test_the_members_of_a_group_that_is_made_are_read_from_the_call():
+    file = "/site-packages/torch/distributed/distributed_c10d.py"
+    call = Recorded(file, "new_group", {"ranks": [2, 0]})
+    made = Recorded(file, "_new_group_with_tag", {"ranks": [0, 2], "group_name": "1"})
+    joins = Recorded(file, "_new_process_group_helper", {"global_ranks_in_group": [0, 2], "group_name": "1"})
+    found = _seen(joins, made, call)
+    assert (found["kind"], found["call"], found["group"], found["members"]) == ("rendezvous", "new_group", "1", [0, 2])
+    # AND at last all ranks meet, or the members only
+    meets = Recorded(file, "_store_based_barrier", {"rendezvous_count": 4, "group_name": "1"})
+    assert _seen(meets, made, call)["members"] == [0, 1, 2, 3]
+    meets = Recorded(file, "_store_based_barrier", {"rendezvous_count": 2, "group_name": "1"})
+    assert _seen(meets, made, call)["members"] == [0, 2]
+    assert _seen(Recorded(file, "new_group", {}))["members"] is None
 
 
 def test_a_lock_is_held_where_the_body_of_its_with_is_on_the_same_line():
@@ -459,3 +512,101 @@ def test_a_lock_is_held_where_the_body_of_its_with_is_on_the_same_line():
     event.set()
     thread.join()
     assert [each["name"] for each in entry["holds"]] == ["lock"]
+
+
+def test_a_thread_that_a_ray_actor_keeps_is_told_with_its_attribute():
+    kept, other = (threading.Thread(target=int, name=name) for name in ("kept", "other"))
+    for thread in (kept, other):
+        thread.start()
+        thread.join()
+        # The kernel's own thread ends a moment later.
+        while Path(f"/proc/self/task/{thread.native_id}").exists():
+            time.sleep(0.01)
+    worker = SimpleNamespace(actors={1: SimpleNamespace(loop=kept)})
+    modules = {"threading": threading, "ray._private.worker": SimpleNamespace(global_worker=worker)}
+    found = ended_threads({name: OwnObject(value) for name, value in modules.items()}, os.getpid())
+    named = {each["name"]: each["kept_as"] for each in found}
+    assert (named["kept"], named["other"]) == ("loop", "")
+
+
+def test_who_handles_a_request_does_not_wait_for_one():
+    def frame(file, function):
+        return SimpleNamespace(file=file, line=1, function=function, variable=lambda name: None, locals=dict)
+
+    serving = frame("/lib/python3.11/socketserver.py", "BaseServer.serve_forever")
+    handling = frame("/lib/python3.11/socketserver.py", "BaseServer._handle_request_noblock")
+    polling = frame("/lib/python3.11/selectors.py", "_PollLikeSelector.select")
+    for frames, found in (([polling, serving], {"kind": "serving"}), ([handling, serving], None)):
+        assert library_wait(frames, Looking(frames, {}, Sources(os.getpid()), lambda process: "")) == found
+
+
+class Work:
+    """As torch.distributed's: it waits in C."""
+
+    def __init__(self):
+        self.answers = SimpleQueue()
+        self.wait = self.answers.get
+
+
+class dist:  # noqa: N801 - as torch.distributed is called
+    """Begins nothing."""
+
+    begun = Work()
+
+    @classmethod
+    def all_reduce(cls, tensor, *, group=None, async_op):
+        return cls.begun
+
+    broadcast = isend = irecv = all_reduce
+
+
+def begin_one(tensor):
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+
+
+def begin_several(tensors, pair):
+    works = []
+    for tensor in tensors:
+        works.append(dist.all_reduce(tensor, group=pair, async_op=True))
+    for each in works:
+        each.wait()
+
+
+def begin_in_a_list(tensors):
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for each in works:
+        each.wait()
+
+
+def begin_different_ones(tensor):
+    for each in [dist.all_reduce(tensor, async_op=True), dist.irecv(tensor, async_op=True)]:
+        each.wait()
+
+
+@pytest.mark.parametrize(
+    ("begins", "given", "op"),
+    [
+        (begin_one, [1], "all_reduce"),
+        (begin_several, [[1], dist.begun], "all_reduce"),
+        (begin_in_a_list, [[1]], "all_reduce"),
+        (begin_different_ones, [1], "wait"),
+    ],
+)
+def test_what_was_begun_and_is_waited_for_is_told(begins, given, op):
+    thread = threading.Thread(target=begins, args=given)
+    thread.start()
+    try:
+        while True:
+            (view,) = OwnProcess(frozenset({thread.ident})).threads()
+            wait = wait_of(Looking(view.frames, {}, Sources(os.getpid()), lambda _: ""))
+            if wait["kind"] == "collective":
+                break
+    finally:
+        for _ in range(2):
+            dist.begun.answers.put(None)
+        thread.join()
+        while not dist.begun.answers.empty():
+            dist.begun.answers.get()
+    group = {begin_several: f"{id(dist.begun):#x}", begin_different_ones: ""}.get(begins, "default")
+    assert (wait["op"], wait["group"], wait.get("begun", False)) == (op, group, op != "wait")

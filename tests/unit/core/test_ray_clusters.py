@@ -1,3 +1,4 @@
+import os
 import socket
 import subprocess
 import sys
@@ -34,6 +35,18 @@ def test_a_cluster_that_ray_finds_by_itself_gets_the_token_that_is_there(tmp_pat
 def test_a_port_that_says_nothing_is_not_waited_for_long():
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UnreachableError, match="no Ray cluster"):
         demands_token(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.3)
+
+
+def test_a_recorded_cluster_that_has_ended_is_an_error_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        where = f"127.0.0.1:{closed.getsockname()[1]}"
+    code = "from rldbg.core import join_ray; join_ray('auto', otherwise='start one')"
+    # What Ray finds for `auto` is not asked for a token first.
+    variables = {**os.environ, "RAY_ADDRESS": where, "RAY_USE_TLS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "UnreachableError: no Ray cluster answers at" in done.stderr and "nothing listens there" in done.stderr
 
 
 def test_nothing_heavy_is_loaded_to_find_the_token():

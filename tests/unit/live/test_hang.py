@@ -101,6 +101,8 @@ def test_a_rank_that_left_a_call_in_which_another_waits_passed_something_else():
 
 def test_two_receives_are_a_cycle_and_a_send_answers_one():
     views = [RankView(r, f"p/{r}", pending=(Pending("0", 0, "recv", peer=1 - r),)) for r in range(2)]
+    ring = diagnose(views, {"0": (0, 1)})
+    assert ring.verdict.endswith("; all of them receive, none sends") and "count the sends" in ring.fix[0]
     assert diagnose(views, {"0": (0, 1)}).kind == "cycle"
     answered = [views[0], RankView(1, "p/1", pending=(Pending("0", 0, "send", peer=0),))]
     assert diagnose(answered, {"0": (0, 1)}).kind not in ("cycle", "absent")

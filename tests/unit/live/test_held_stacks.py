@@ -41,3 +41,19 @@ def test_frames_of_libraries_are_counted_in_a_diagnosis():
         "    ... 1 frame of libraries",
     ]
     assert len(list(to_lines(group_stacks([stack])))) == 7
+
+
+def test_tasks_at_the_same_place_are_shown_once():
+    waits = {"kind": "semaphore", "name": "limit"}
+    frames = [RAISING | {"locals": {}}]
+    tasks = [{"task": f"play-{n}", "key": f"0x{n}", "frames": frames, "wait": waits} for n in range(6)]
+    elsewhere = {"task": "main", "key": "0x9", "frames": frames, "wait": {"kind": "sleep"}}
+    main = {"thread": "MainThread", "main": True, "wait": {"kind": "event_loop"}, "frames": frames}
+    stack = {"who": "job", "state": "running", "threads": [main], "tasks": [*tasks, elsewhere]}
+    groups = group_stacks([stack])
+    assert [line for line in to_lines(groups) if line.startswith("job")] == [
+        "job",
+        "job  task main",
+        "job  task play-0, task play-1, task play-2, task play-3 and 2 more  waits for semaphore `limit`",
+    ]
+    assert groups[-1].to_dict()["other_threads"] == [f"task play-{n}" for n in range(1, 6)]

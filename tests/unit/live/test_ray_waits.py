@@ -230,6 +230,15 @@ def test_a_failed_method_of_a_living_actor_is_told_with_the_queue_that_nobody_fi
     )
 
 
+def test_methods_that_filled_a_queue_and_have_returned_are_told():
+    taking = TAKING | {"functions": ["run:20"]}
+    done = [_task("Rollout.run", "FINISHED", n, f"rollout_{n}") for n in (2, 3)]
+    other = _task("Rollout.reset", "FINISHED", 2, "rollout_2")
+    view = _view([QUEUE, _actor("rollout_2", 2), _actor("rollout_3", 3)], [*done, other])
+    said = _verdicts([_worker("trainer", 1, "fit", taking)], view)
+    assert "; Rollout.run has returned (rollout_2, rollout_3)" in said and "reset" not in said
+
+
 def test_a_method_whose_argument_is_missing_is_not_an_idle_actor():
     tasks = [
         _task("call", "RUNNING", 1),
@@ -239,7 +248,7 @@ def test_a_method_whose_argument_is_missing_is_not_an_idle_actor():
     idle = _worker("trainer", 2, "main_loop", {"kind": "idle"})
     waiting = _worker("caller", 1, "call", WAITING | {"tasks": ["Trainer.step"]})
     said = _verdicts([waiting, idle], _view([_actor("trainer", 2)], tasks))
-    assert "waits for its arguments; task generate is that task, which may make them, but cannot be scheduled" in said
+    assert "waits for its arguments; task generate may make them, but cannot be scheduled" in said
 
 
 def test_a_dead_actor_is_told_with_its_reason():
@@ -258,7 +267,7 @@ def test_a_task_without_resources_and_one_without_arguments():
     ]
     waiting = _worker("caller", 1, "call", WAITING | {"tasks": ["score"]})
     said = _verdicts([waiting], _view([], tasks))
-    assert "task score is that task, and waits for its arguments; task load is that task, which may make them" in said
+    assert "task score is that task, and waits for its arguments; task load may make them" in said
     assert "cannot be scheduled: it asks for 2 CPU; the node with the most has 0 of 4 CPU free" in said
 
 
@@ -288,6 +297,96 @@ def test_references_that_were_read_from_outside_name_their_task():
     assert "for the result of load; task load is that task, but cannot be scheduled: it asks for 2 CPU" in said
 
 
+def test_a_call_that_would_end_the_waits_of_its_actor_and_has_no_place_in_it_is_a_deadlock():
+    waiting = [_task(f"Box.wait_{n}", "RUNNING", 2, "box") | {"name": "Box.wait_group"} for n in range(2)]
+    putting = _task("Box.put_sample", "SUBMITTED_TO_WORKER", None, "box", parent="Rollout.run")
+    tasks = [*waiting, putting, _task("Rollout.run", "RUNNING", 1, "rollout")]
+    waits = RUNNING_EVENT | {"functions": ["put_sample:19"]}
+    box = _async_worker("box", 2, "wait_group", "wait_group", wait=waits)
+    rollout = _worker("rollout", 1, "run", WAITING | {"tasks": ["Box.put_sample"]})
+    rollout["threads"][0]["calls"] = ["put_sample"]
+    (found,) = explain([rollout, box], ray=_view([_actor("box", 2), _actor("rollout", 1)], tasks))
+    assert found.kind == "deadlock"
+    assert "max_concurrency allows: put_sample is queued, and waits" in found.verdict
+    assert found.verdict.endswith(
+        "rollout has called put_sample, which would set it and is queued, so they wait for each other (deadlock)"
+    )
+
+
+def test_methods_of_other_files_that_filled_a_queue_are_known_by_their_calls():
+    made = _task("Maker.run_epoch", "FINISHED", 2, "maker")
+    other = _task("Maker.load", "FINISHED", 2, "maker")
+    put = _task("_QueueActor.put", "FINISHED", 5, QUEUE_ID, parent="Maker.run_epoch")
+    got = _task("_QueueActor.get", "FINISHED", 5, QUEUE_ID, parent="Maker.load")
+    view = _view([QUEUE, _actor("maker", 2)], [made, other, put, got])
+    said = _verdicts([_worker("trainer", 1, "fit", TAKING | {"ended_by": ["put", "put_nowait"]})], view)
+    assert "; Maker.run_epoch has returned (maker)" in said and "load" not in said
+
+
+def test_a_task_that_awaits_one_call_does_not_wait_for_those_of_others():
+    calls = [_task(f"s{n}", "RUNNING", 2, "server") | {"name": "Server.generate"} for n in range(3)]
+    view = _view([_actor("server", 2), _actor("agent", 1)], calls)
+    for source, said in (
+        ("self.server.generate.remote(prompt)", "the result of Server.generate (actor server) (one of 3 in flight)"),
+        ("asyncio.gather(*[s.generate.remote(p) for p in prompts])", "Server.generate (actor server) and 2 more"),
+    ):
+        agent = _worker("agent", 1, "episode", {"kind": "future", "name": source, "key": "0x1", "users": []})
+        assert said in _verdicts([agent, _worker("server", 2, "generate", RUNNING_EVENT)], view)
+
+
+def test_who_calls_what_would_end_a_wait_only_after_the_wait_for_it_closes_a_ring():
+    tasks = [_task("Server.generate", "RUNNING", 2, "server", parent="Trainer.fit")]
+    tasks.append(_task("Trainer.fit", "RUNNING", 1, "trainer"))
+    server = _async_worker("server", 2, "generate", wait=RUNNING_EVENT | {"functions": ["resume:22"]})
+    trainer = _worker("trainer", 1, "fit", WAITING | {"tasks": ["Server.generate"]})
+    trainer["threads"][0]["calls"] = ["generate", "resume"]
+    later = {"file": "/x/job.py", "line": 70, "function": "Trainer.sync"}
+    trainer["threads"][0]["calls_later"] = {"resume": later}
+    (found,) = explain([trainer, server], ray=_view([_actor("server", 2), _actor("trainer", 1)], tasks))
+    assert found.kind == "deadlock"
+    assert "trainer calls resume only afterwards (job.py:70 (sync)), so they wait for each other" in found.verdict
+
+
+def test_calls_that_would_set_keys_for_each_other_and_are_queued_are_a_deadlock():
+    key = {
+        "kind": "store",
+        "name": "self.store",
+        "keys": ["k"],
+        "functions": ["join:9"],
+        "leading": ["join", "connect"],
+    }
+    tasks = []
+    for name, pid in (("first", 1), ("second", 2)):
+        tasks.append(_task(f"{name}.a", "RUNNING", pid, name) | {"name": "Engine.connect"})
+        tasks.append(_task(f"{name}.b", "SUBMITTED_TO_WORKER", None, name) | {"name": "Engine.connect"})
+    stacks = [_worker("first", 1, "Engine.connect", key), _worker("second", 2, "Engine.connect", key)]
+    actors = [_actor("first", 1), _actor("second", 2)]
+    (found,) = explain(stacks, ray=_view(actors, tasks))
+    said = "should run connect (queued behind another call of connect), which would set such a key"
+    assert found.kind == "deadlock" and f"second {said}, and waits" in found.verdict
+    # AND nobody is expected to do so whose queue is empty
+    said = _verdicts(stacks, _view(actors, tasks[::2]))
+    assert "no rank is seen that would set it" in said and "deadlock" not in said
+
+
+def test_callers_that_were_killed_on_purpose_are_told_to_who_waits_for_their_call():
+    condition = {"kind": "condition", "name": "self.met", "key": "0x4", "users": [], "functions": ["pull:9"]}
+    trainer = _worker("trainer", 1, "main_loop", {"kind": "idle"})
+    frames = [{"file": "/x/job.py", "line": 9, "function": "Trainer.pull"}]
+    frames += [{"file": "/x/site-packages/ray/_private/function_manager.py", "line": 7, "function": "executor"}]
+    call = {"thread": "Dummy-8", "ident": 9, "native": 9, "main": False, "background": False, "holds": [], "kernel": {}}
+    trainer["threads"].append(call | {"frames": frames, "place": frames[0], "wait": condition})
+    killed = {"actor_died_error_context": {"error_message": "The actor was killed by `ray.kill`."}}
+    worker = {"class_name": "Worker"}
+    dead = _actor("worker_0", 3, "DEAD", death_cause=killed, **worker)
+    tasks = [_task("Trainer.pull", "RUNNING", 1, "trainer", parent="W.run"), _task("W.run", "RUNNING", 2, "worker_1")]
+    actors = [_actor("trainer", 1), dead, _actor("worker_1", 2, **worker)]
+    asking = _worker("worker_1", 2, "run", WAITING | {"tasks": ["Trainer.pull"]})
+    said = _verdicts([trainer, asking], _view(actors, tasks))
+    assert "call pull (thread Dummy-8) of trainer runs pull, and waits at job.py:9 (pull)" in said
+    assert "worker_0, of the class that calls pull, was ended on purpose (ray.kill, or no handle was left)" in said
+
+
 def test_an_actor_of_a_full_placement_group_is_told_so():
     group = {
         "placement_group_id": "p1",
@@ -309,6 +408,16 @@ def test_an_actor_of_a_full_placement_group_is_told_so():
     actors = [trainer, _actor("server", 3, **uses), _actor("free", 4, required_resources={"CPU": 1.0})]
     said = _verdicts([_worker("caller", 1, "call")], _view(actors, tasks, [group]))
     assert f"{asks}, has 1 CPU in all; in use by server (1 CPU)" in said and "free" not in said
+
+
+def test_a_removed_placement_group_is_told_without_what_it_asked_for():
+    group = {"placement_group_id": "p1", "name": "pool", "state": "REMOVED", "strategy": "PACK"}
+    group["bundles"] = [{"unit_resources": {"CPU": 1.0}}]
+    inside = {"required_resources": {"CPU_group_p1": 1.0}, "placement_group_id": "p1"}
+    lost = _task("evaluate", "PENDING_NODE_ASSIGNMENT", None, parent="call") | inside
+    tasks = [_task("call", "RUNNING", 1), lost]
+    (said,) = _verdicts([_worker("caller", 1, "call")], _view([_actor("caller", 1)], tasks, [group])).splitlines()
+    assert said.endswith("task evaluate is that task, but cannot be scheduled: its placement group pool was removed")
 
 
 def test_a_crashed_actor_that_is_held_is_named_with_its_exception():
@@ -721,3 +830,134 @@ def test_a_constructor_that_waits_for_an_event_of_its_own_is_a_hang():
     asks = _worker("caller", 1, "call", WAITING | {"tasks": ["Loading.ping"]})
     said = _verdicts([asks, stuck], _view([loading], tasks))
     assert "still in its constructor, and waits at job.py:5 (__init__) for event" in said
+
+
+@pytest.mark.parametrize("awaits", ["an answer", "a future"])
+def test_a_lock_that_a_suspended_coroutine_of_the_blocked_loop_holds_is_a_deadlock(awaits):
+    # GIVEN a coroutine that awaits with a lock, which another one wants without awaiting
+    waits = {
+        "an answer": {"kind": "stream", "ends": [3]},
+        "a future": {"kind": "future", "name": "reply", "key": "0x5"},
+    }
+    rollouter = _async_worker("rollouter", 1, "process", "one", wait=waits[awaits])
+    held = {"file": "/x/job.py", "line": 8, "function": "process", "key": "0x4", "name": "self.lock", "loops": False}
+    rollouter["tasks"][0]["holds"] = [held]
+    wanted = {"kind": "lock", "name": "self.lock", "choices": [{"name": "self.lock", "key": "0x4", "owner": None}]}
+    thread = _worker("rollouter", 1, "reset", wanted)["threads"][0] | {"thread": "loop", "ident": 7, "native": 7}
+    rollouter["threads"].append(thread | {"main": False, "loops": True, "loop": "0x9"})
+    server = _worker("server", 3, "serve", {"kind": "serving"})
+    found, *_ = explain([rollouter, server])
+    # THEN the two are the root, and what else the loop would run waits because of that
+    assert (
+        found.kind == "deadlock" and "task process (Task-0) of rollouter holds it (taken in job.py:8" in found.verdict
+    )
+    assert "thread loop of rollouter runs its event loop, so they wait for each other" in found.verdict
+    assert awaits == "an answer" or "task one (Task-1) of rollouter waits" in " ".join(found.evidence)
+    # AND a loop that runs other tasks goes on
+    rollouter["threads"][-1]["loop"] = "0x8"
+    assert awaits == "a future" or all(each.kind != "deadlock" for each in explain([rollouter, server]))
+
+
+def test_an_actor_that_cannot_be_placed_again_is_told_as_a_shortage():
+    died = {"worker_id": "w", "worker_type": "WORKER", "pid": 7, "node_id": "n", "ip": "1", "is_alive": False}
+    died |= {"exit_detail": "Worker exits with an exit code 139."}
+    tasks = [
+        _task("call", "RUNNING", 1),
+        _task("Engine.step", "PENDING_NODE_ASSIGNMENT", None, "engine", parent="call"),
+    ]
+    engine = _actor("engine", 7, "RESTARTING", num_restarts=1, required_resources={"CPU": 1.0})
+    view = _view([engine, _actor("judge", 8, required_resources={"CPU": 4.0})], tasks)
+    (found,) = explain([_worker("caller", 1, "call")], ray=view | {"workers": [died]})
+    assert found.kind == "not_scheduled" and "keeps ending" not in found.verdict
+    assert (
+        "actor engine should run step, but its process has ended (exit code 139) and it cannot be scheduled again: "
+        "it asks for 1 CPU; the node with the most has 0 of 4 CPU free; in use by judge (4 CPU)" in found.verdict
+    )
+
+
+def test_an_actor_of_another_namespace_is_not_found_by_its_name():
+    polls = {"kind": "sleep", "polls": "that tries `ray.get_actor('store')` again after each ValueError"}
+    asking, store = _actor("asking", 1, job_id="1"), _actor("store", 2, ray_namespace="shared")
+    view = _view([asking, store]) | {"jobs": [{"job_id": "1", "namespace": "grpo", "host": "h", "pid": 5}]}
+    (found,) = explain([_worker("asking", 1, "find", polls)], ray=view)
+    assert found.kind == "not_found"
+    assert "; actor store is in namespace shared, and the loop looks in grpo)" in found.verdict
+    # AND not where it says in which one it looks, or where it is found
+    told = {**polls, "polls": "that tries `ray.get_actor('store', namespace='shared')` again after each ValueError"}
+    assert "namespace shared," not in _verdicts([_worker("asking", 1, "find", told)], view)
+    found = _view([asking, store, _actor("store", 3, ray_namespace="grpo")]) | {"jobs": view["jobs"]}
+    assert "namespace shared," not in _verdicts([_worker("asking", 1, "find", polls)], found)
+
+
+def _argument_ring(gives, times=(1, 2, 3)):
+    tasks = [
+        _task("Actor.fit", "RUNNING", 1, "actor"),
+        _task("Actor.export", "SUBMITTED_TO_WORKER", None, "actor", parent="Actor.fit", creation_time_ms=times[0]),
+        _task("Engine.generate", "PENDING_ARGS_AVAIL", None, "engine", parent="Actor.fit", creation_time_ms=times[1]),
+        _task("Judge.score", "PENDING_ARGS_AVAIL", None, "judge", parent="Actor.fit", creation_time_ms=times[2]),
+    ]
+    actor = _worker("actor", 1, "fit", WAITING | {"tasks": ["Judge.score"]})
+    actor["threads"][0]["gives"] = gives
+    idle = [_worker(name, pid, "main_loop", {"kind": "idle"}) for name, pid in (("engine", 2), ("judge", 3))]
+    view = _view([_actor("actor", 1), _actor("engine", 2), _actor("judge", 3)], tasks)
+    return explain([actor, *idle], ray=view)[0]
+
+
+def test_arguments_are_followed_to_the_tasks_that_make_them():
+    found = _argument_ring(
+        [
+            {"name": "generate", "tasks": [], "inline": ["export"]},
+            {"name": "score", "tasks": ["Engine.generate"], "inline": []},
+        ]
+    )
+    assert found.kind == "deadlock"
+    assert (
+        "task Judge.score is that task, and waits for its arguments; task Engine.generate makes them, and waits "
+        "for its arguments; actor should run export (queued behind fit), which makes them, so they wait for each other"
+        in found.verdict
+    )
+
+
+def test_arguments_that_no_variable_tells_are_not_called_nobodys():
+    found = _argument_ring([])
+    assert "task Engine.generate may make them, and waits for its arguments; actor should run export" in found.verdict
+    assert "so they may wait for each other" in found.verdict
+    # AND where Ray does not tell what was started before
+    found = _argument_ring([], (None, None, None))
+    assert "they are not ready, and Ray does not tell which task makes them" in found.verdict
+
+
+def test_who_asks_an_actor_for_what_an_ended_thread_of_another_would_bring_is_told():
+    polls = {"kind": "sleep", "polls": "until `batch is not None`", "delay_s": 0.5}
+    driver = _worker("driver", 1, "wait_for_batch", polls)
+    driver["threads"][0]["calls"] = ["sample"]
+    idle = [_worker(who, pid, "main_loop", {"kind": "idle"}) for who, pid in (("buffer", 2), ("collector", 3))]
+    for each in idle:
+        each["threads"][0]["background"] = True
+    idle[1]["ended"] = [{"kind": "thread", "name": "collection", "kept_as": "thread"}]
+    view = _view([_actor("buffer", 2), _actor("collector", 3)])
+    (found,) = explain([driver, *idle], ray=view)
+    assert found.kind == "ended"
+    assert found.verdict.endswith(
+        "polls (a loop until `batch is not None`) at job.py:5 (wait_for_batch); all others are idle or wait; "
+        "thread collection of collector (self.thread) has ended"
+    )
+    # AND not while another works, or where a library has started the thread
+    idle[0]["threads"][0] |= {"background": False, "wait": {"kind": "computing"}}
+    assert "has ended" not in _verdicts([driver, *idle], view)
+    idle[0]["threads"][0] |= {"background": True, "wait": {"kind": "idle"}}
+    idle[1]["ended"][0]["kept_as"] = ""
+    assert "has ended" not in _verdicts([driver, *idle], view)
+
+
+@pytest.mark.parametrize(("others", "kind"), [("idle", "polling"), ("computing", "busy")])
+def test_a_loop_that_asks_ray_in_each_look_polls_where_nobody_else_does_anything(others, kind):
+    tasks = [_task("Rollout.run", "RUNNING", 2, "rollout")]
+    rollout = _worker("rollout", 2, "run", WAITING)
+    rollout["threads"][0] |= {"moved": True, "asks": "while `ray.get(t.version.remote()) < 3`", "calls": ["version"]}
+    driver = _worker("driver", 1, "main", WAITING | {"tasks": ["Rollout.run"]})
+    trainer = _worker("trainer", 3, "step", {"kind": others})
+    view = _view([_actor("rollout", 2), _actor("trainer", 3)], tasks)
+    (found,) = explain([driver, rollout, trainer], ray=view)
+    assert found.kind == kind, found.verdict
+    assert ("polls (a loop while `ray.get(" in found.verdict) == (kind == "polling")

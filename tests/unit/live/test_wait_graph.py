@@ -1,5 +1,7 @@
 """The wait graph: rings, chains and ends, from hand-made snapshots."""
 
+from zlib import crc32
+
 from rldbg.agent.waits import mark_moved, may_wait_for_interpreter
 from rldbg.agent.waits.native_calls import _add_interpreter_waits
 from rldbg.live import explain, wait_of
@@ -9,8 +11,8 @@ def _thread(name, wait, *, main=False, place=("job.py", 7, "work"), **more):
     file, line, function = place
     return {
         "thread": name,
-        "ident": abs(hash(name)) % 10_000,
-        "native": abs(hash(name)) % 10_000,
+        "ident": crc32(name.encode()),
+        "native": crc32(name.encode()),
         "main": main,
         "background": False,
         "frames": [{"file": file, "line": line, "function": function}],
@@ -135,6 +137,16 @@ def test_a_rank_that_raised_before_a_collective_on_the_gpu_is_the_cause():
     assert "for barrier, while it handles ZeroDivisionError: division by zero raised at r.py:3 (f)" in found.verdict
 
 
+def test_a_helper_that_does_something_from_time_to_time_is_no_second_cause():
+    reports = _thread("reporter", _event(timeout=2.0))
+    lost = _thread("MainThread", _queue("queue_get"), main=True)
+    (found,) = explain([_process(1, lost, reports)])
+    assert found.kind == "never_filled" and "reporter" not in found.verdict
+    # Who waits for its end waits for the event.
+    joins = _thread("MainThread", {"kind": "thread", "ident": reports["ident"], "thread": "reporter"}, main=True)
+    assert "thread reporter" in explain([_process(1, joins, reports)])[0].verdict
+
+
 def test_idle_helpers_of_a_process_that_goes_on_are_not_blamed():
     idle = {"kind": "queue_get", "name": "jobs", "key": "0x9", "users": [], "type": "Queue", "size": 0}
     busy = _thread("MainThread", {"kind": "computing"}, main=True)
@@ -251,10 +263,10 @@ def test_a_rank_that_calls_a_collective_while_it_handles_an_exception_is_told_wi
     assert "correct what was raised" in found.fix[0]
 
 
-def test_ranks_that_expect_a_broadcast_from_different_ranks_wait_for_each_other():
+def test_ranks_that_expect_a_broadcast_from_different_ranks_disagree():
     roots = [_rank(number, _collective("broadcast", peer=1 - number)) for number in range(2)]
     told = explain(roots)[0].verdict
-    assert "broadcast from rank 1" in told and "broadcast from rank 0" in told and "(deadlock)" in told
+    assert "for broadcast; the ranks in it disagree on its root: rank 0 from rank 1, rank 1 from rank 0" in told
     same = explain([_rank(number, _collective("gather", peer=0)) for number in range(2)])[0].verdict
     assert "for gather to rank 0; all ranks are in it" in same
 
@@ -373,6 +385,42 @@ def test_who_has_not_arrived_at_a_barrier_is_followed():
     assert found.kind == "deadlock" and "2 of 3 have arrived; thread evaluator should arrive there, and waits" in (
         found.verdict
     )
+
+
+def test_who_will_start_those_that_are_missing_at_a_barrier_is_followed():
+    start = {"file": "job.py", "line": 44}
+    starter = start | {"what": "process", "name": "engine", "runs": "engine_main", "passed": False}
+    barrier = {"kind": "barrier", "name": "b", "key": "0x1", "parties": 2, "count": 1, "starters": [starter]}
+    first = _process(2, _thread("m", barrier, main=True))
+    reading = {"kind": "child", "pid": 2}
+    for again in (True, False):
+        main = _thread("m", reading, main=True, starts=[start | {"again": again}])
+        (found,) = explain([_process(1, main), first])
+        assert found.kind == "deadlock"
+        assert "job@1 starts process engine (line 44), which would arrive there, only afterwards, so" in found.verdict
+
+
+def test_a_loop_that_starts_another_in_each_round_is_not_expected_to_start_who_fills_a_queue():
+    start = {"file": "job.py", "line": 44, "again": True}
+    starter = start | {"what": "thread", "name": "filler", "runs": "fill", "passed": False}
+    taking = {"kind": "queue_get", "name": "q", "key": "0x9", "users": [], "starters": [starter], "functions": []}
+    main = _thread("m", {"kind": "thread", "thread": "a", "ident": _thread("a", {})["ident"]}, main=True)
+    found = explain([_process(1, main | {"starts": [start]}, _thread("a", taking))])
+    assert "is not there: it has ended, or was not started" in found[0].verdict
+
+
+def test_who_may_get_an_item_of_somebody_at_work_is_in_no_deadlock_with_those_who_are_idle():
+    users = [{"who": each, "acts": ["put"]} for each in ("idle", "next", "busy")]
+    collects = {"kind": "queue_get", "name": "scores", "key": "0x1", "users": users, "size": 0}
+    takes = {"kind": "queue_get", "name": "answers", "key": "0x2", "users": [{"who": "m", "acts": ["put"]}], "size": 0}
+    holds = [each | {"loops": False} for each in _holds("guard", "0x3")]
+    busy = _thread("busy", {"kind": "sleep", "polls": "", "delay_s": 2.0}, holds=holds)
+    others = [_thread("idle", takes), _thread("next", _lock("guard", "0x3")), busy]
+    found = explain([_process(1, _thread("m", collects, main=True), *others)])
+    assert {each.to_finding().severity for each in found} == {"info"}
+    # AND it is a deadlock where nobody is at work
+    stuck = explain([_process(1, _thread("m", collects, main=True), *others[:1])])
+    assert [each.kind for each in stuck] == ["deadlock"]
 
 
 def test_a_free_connection_is_kept_by_a_request_or_by_a_response_that_is_open():
@@ -523,6 +571,27 @@ def test_whom_counters_blame_is_followed_back_to_who_waits_for_it():
     assert found.verdict.endswith("for barrier; rank 1 never entered it, so they wait for each other (deadlock)")
 
 
+def _looks_at(*who):
+    looks_at = [{"who": each, "name": "self.accepted"} for each in who]
+    return {"kind": "sleep", "polls": "while `len(self.accepted) < 2`", "looks_at": looks_at, "again": True}
+
+
+def test_a_loop_that_looks_at_what_a_waiting_thread_changes_waits_for_that_thread():
+    taking = {"kind": "queue_get", "name": "q", "key": "0x9", "users": [{"who": "m", "acts": ["put"]}], "size": 0}
+    (found,) = explain([_process(1, _thread("m", _looks_at("a"), main=True), _thread("a", taking))])
+    assert found.kind == "deadlock"
+    assert "for its loop while `len(self.accepted) < 2` to end; thread a should change `self.accepted`, and waits" in (
+        found.verdict
+    )
+
+
+def test_a_loop_that_looks_at_what_a_running_thread_changes_only_polls():
+    for busy in ({"kind": "computing"}, {"kind": "socket", "file": {"peer": "192.0.2.7:80", "local": "192.0.2.1:9"}}):
+        waits = _thread("b", {"kind": "queue_get", "name": "q", "key": "0x9", "users": []})
+        found = explain([_process(1, _thread("m", _looks_at("a", "b"), main=True), _thread("a", busy), waits)])
+        assert not any("its loop" in each.verdict for each in found)
+
+
 def test_a_main_program_that_looks_again_and_again_is_told_beside_other_waits():
     polls = _thread("MainThread", {"kind": "sleep", "polls": "until `buffer[0] == 1`"}, main=True)
     writer = _process(2, _thread("MainThread", {"kind": "event", "name": "loaded", "users": []}, main=True))
@@ -609,7 +678,14 @@ def test_a_key_that_no_rank_would_set_is_told_with_who_sets_keys():
     wait = {"kind": "store", "name": "store", "keys": ["weights/v1"], "functions": ["publish:16"]}
     (found,) = explain([_process(1, _thread("MainThread", wait, main=True))])
     assert "key `weights/v1`" in found.verdict
-    assert "no rank is seen that would set it: in its file publish (line 16) would" in found.verdict
+    assert "no rank is seen that would set it: in its file publish (line 16) sets keys" in found.verdict
+    # AND how they are written, where that differs
+    wait |= {"written": ["f'weights/{v:02d}'"], "set_as": {"publish:16": "f'weights/{v}'"}}
+    (found,) = explain([_process(1, _thread("MainThread", wait, main=True))])
+    assert (
+        "publish (line 16) sets `f'weights/{v}'`, and no rank is seen running it; "
+        "what is waited for is written `f'weights/{v:02d}'`"
+    ) in found.verdict
 
 
 def test_what_a_moving_thread_waits_for_is_no_hang():
@@ -662,7 +738,36 @@ def test_an_end_of_a_pipe_that_was_only_inherited_is_told():
         )
         (found,) = explain([reader, _process(2, sleeps)])
         assert found.to_finding().severity == severity
-        assert ("runs nothing that uses it (child process 3 has ended" in found.verdict) == (severity == "error")
+        assert ("runs nothing that writes into it (child process 3 has ended" in found.verdict) == (severity == "error")
+
+
+def _reads(name, pid, number):
+    return {"kind": "socket", "type": "Connection", "name": name, "ends": [pid], "sockets": [[pid, number]]}
+
+
+def test_of_those_who_have_the_other_end_of_a_pipe_the_one_that_writes_is_meant():
+    # GIVEN two loops that have both pipes in their object, and each reads of one; a third one writes into the other
+    handler = _thread("handler", _reads("results", 2, 9), connections=[4, 5])
+    rests = _thread("MainThread", {"kind": "event_loop"}, main=True)
+    inputs = _thread("inputs", _reads("inputs", 1, 4), connections=[8, 9])
+    takes = _queue("queue_get", users=[{"who": "inputs", "acts": ["put"]}])
+    loop = _thread("MainThread", takes, main=True, connections=[8, 9], writes=[9])
+    (found,) = explain([_process(1, rests, handler), _process(2, loop, inputs)])
+    # THEN these two are no deadlock: nobody will write into the first
+    assert found.kind != "deadlock"
+    said = (
+        "the main thread of job@1 has the other end open and runs nothing that writes into it, but runs an event loop"
+    )
+    assert said in found.verdict
+    assert any("the main thread of job@2 waits" in each for each in found.evidence)
+
+
+def test_who_may_send_something_that_is_not_known_yet_is_still_meant():
+    handler = _thread("handler", _reads("results", 2, 9), connections=[4, 5], may_call=["send"])
+    inputs = _thread("MainThread", _reads("inputs", 1, 4), main=True, connections=[8, 9], may_call=["send"])
+    rests = _thread("MainThread", {"kind": "event_loop"}, main=True)
+    (found,) = explain([_process(1, rests, handler), _process(2, inputs)])
+    assert found.kind == "deadlock"
 
 
 def test_ranks_that_are_elsewhere_are_told_with_one_that_polls():
@@ -785,6 +890,21 @@ def test_a_consumer_of_what_a_server_is_sent_waits_for_requests():
     assert "thread filler (started in line 3" in explain([_process(1, filled, serves)])[0].verdict
 
 
+def test_workers_behind_a_consumer_of_requests_are_idle_unless_one_of_them_is_waited_for():
+    takes = _queue("queue_get", functions=["score:9"], starters=[], endless=True)
+    batcher = _thread("batcher", takes)
+    grades = _queue("queue_get", key="0x5", endless=True, users=[{"who": "batcher", "acts": ["put"]}])
+    collects = _queue("queue_get", key="0x6", endless=True, users=[{"who": "grader", "acts": ["put"]}])
+    server = _thread("MainThread", {"kind": "event_loop", "listens": True}, main=True)
+    idle = [server, batcher, _thread("grader", grades), _thread("collector", collects)]
+    (found,) = explain([_process(1, *idle)])
+    assert found.kind == "none" and "thread grader waits for work" in found.verdict
+    asks = _thread("request", _event(users=[{"who": "collector", "acts": ["set"]}]))
+    assert explain([_process(1, *idle, asks)])[0].to_finding().severity == "error"
+    once = _thread("grader", grades | {"endless": False})
+    assert explain([_process(1, server, batcher, once)])[0].to_finding().severity == "error"
+
+
 def test_a_loop_beside_a_process_that_ended_well_is_no_hang():
     polls = _thread("MainThread", {"kind": "sleep", "polls": "until `stop.is_set()`"}, main=True)
     for how, severity in (("exit code 0", "info"), ("signal 9", "error")):
@@ -894,6 +1014,19 @@ def test_who_is_held_is_told_with_the_commands_that_look_at_it_and_resume_it():
     assert found.fix == ("inspect it: rldbg attach reward_1; resume it: rldbg continue reward_1",)
 
 
+def test_a_rank_that_sleeps_in_each_round_of_a_counted_loop_is_at_work():
+    reduces = {"kind": "collective", "op": "all_reduce"}
+    waits = _process(1, _thread("MainThread", reduces, main=True), rank=0, world_size=2)
+    for sleep, severity, words in (
+        ({"counted": True, "delay_s": 0.4}, "info", "rank 1 has not entered it yet, but sleeps"),
+        ({"counted": True, "delay_s": 3600.0}, "error", "rank 1 never entered it, but sleeps"),
+        ({"counted": False, "delay_s": 0.4}, "error", "rank 1 never entered it, but sleeps"),
+    ):
+        slow = _process(2, _thread("MainThread", {"kind": "sleep"} | sleep, main=True), rank=1, world_size=2)
+        (found,) = explain([waits, slow])
+        assert found.to_finding().severity == severity and words in found.verdict
+
+
 def test_two_jobs_of_a_host_are_told_apart():
     """Both have a rank 0 and a rank 1; one job is in a barrier while its rank 0 writes, the other one computes."""
     in_barrier = {"kind": "collective", "op": "barrier", "group": "default", "members": [0, 1]}
@@ -903,7 +1036,10 @@ def test_two_jobs_of_a_host_are_told_apart():
     jobs = [(1, 0, saves, "a:1"), (2, 1, waits, "a:1"), (3, 0, other, "a:2"), (4, 1, other, "a:2")]
     ranks = [_process(pid, thread, rank=rank, world_size=2, job=job) for pid, rank, thread, job in jobs]
     (found,) = explain(ranks)
-    assert found.to_finding().severity == "info" and "never entered it, but is computing at save.py:9" in found.verdict
+    assert (
+        found.to_finding().severity == "info"
+        and "has not entered it yet, but is computing at save.py:9" in found.verdict
+    )
 
 
 def test_who_writes_to_a_disk_piece_by_piece_goes_on():
@@ -914,3 +1050,230 @@ def test_who_writes_to_a_disk_piece_by_piece_goes_on():
 
     assert "moved" in mark_moved(look(1), look(9), 1.0)["threads"][0]
     assert "moved" not in mark_moved(look(1), look(1), 1.0)["threads"][0]
+
+
+def test_two_threads_of_a_rank_in_collectives_of_one_group_are_one_cause():
+    def rank(number):
+        saver = _thread("save", _collective("all_gather_object") | {"group": "0"})
+        main = _thread("MainThread", _collective("barrier"), main=True)
+        return _process(number + 1, main, saver, rank=number, world_size=2)
+
+    (found,) = explain([rank(0), rank(1)])
+    assert (
+        "is in all_gather_object of the same process group at the same time: ranks that begin the two in different "
+        "orders wait for each other"
+    ) in found.verdict
+    assert "in progress" not in found.verdict
+
+
+def test_a_rank_that_serves_is_told_with_the_function_that_would_enter_the_collective():
+    route = [{"file": "job.py", "line": 56, "function": "send", "escapes": [], "rounds": [], "tested": {}}]
+    waiting = {"kind": "collective", "op": "broadcast", "group": "0", "peer": 0}
+    sender = _process(1, _thread("MainThread", waiting, main=True, route=route), rank=0, world_size=2)
+    lines = [{"file": "job.py", "line": number, "function": "Worker.update"} for number in (21, 56)]
+    server = _thread("MainThread", {"kind": "serving"}, main=True, enters={"broadcast": lines})
+    (found,) = explain([sender, _process(2, server, rank=1, world_size=2)])
+    assert "rank 1 never entered it (only job.py:21 (update) would, which it does not run), but is a" in found.verdict
+
+
+def test_a_child_that_waits_for_what_to_do_next_is_not_why_a_future_is_not_completed():
+    loop = _thread("MainThread", {"kind": "event_loop"}, main=True, loops=True)
+    asking = _task("update-1", {"kind": "future", "name": "reply", "key": "0x1", "users": []}, key="0x9")
+    inbox = {"kind": "pipe", "name": "requests", "ends": [1], "sockets": [], "file": {"kind": "pipe"}}
+    child = _process(2, _thread("MainThread", inbox, main=True))
+    parent = _process(1, loop, tasks=[asking], children=[{"pid": 2, "state": "sleeping"}])
+    (found,) = explain([parent, child])
+    assert found.kind == "never_completed" and found.verdict.startswith("task update-1 of job@1 waits")
+    assert "job@2 is idle: it waits for data" in found.verdict
+
+
+def test_a_future_whose_name_was_given_to_another_is_the_cause():
+    loop = _thread("MainThread", {"kind": "event_loop"}, main=True, loops=True)
+    lost = {"kind": "future", "name": "self.reply", "key": "0x1", "users": [], "replaced": True}
+    child = _process(2, _thread("MainThread", {"kind": "sleep"}, main=True))
+    parent = _process(1, loop, tasks=[_task("update-1", lost | {"replaced_by": "FINISHED"}, key="0x9")])
+    found = explain([parent | {"children": [{"pid": 2, "state": "sleeping"}]}, child])
+    assert found[0].kind == "never_completed"
+    assert "`self.reply` was replaced by another one since, which is completed" in found[0].verdict
+
+
+def _given_queue(**more):
+    return (
+        {"kind": "queue_get", "name": "records", "key": "0x1", "shared": "shared:/q", "between": "processes"}
+        | {"type": "Queue", "size": 0, "ends": [], "openers": [3], "users": [], "ended_by": ["put"]}
+        | more
+    )
+
+
+def test_a_parent_that_waits_at_its_exit_for_a_child_which_waits_for_it_is_a_deadlock():
+    at_exit = {"kind": "child", "pid": 3, "process": "logger", "at_exit": True, "name": ""}
+    waits = _thread("MainThread", at_exit, main=True, background=True, place=("popen_fork.py", 27, "poll"))
+    parent = _process(2, waits, children=[{"pid": 3, "state": "sleeping"}])
+    logger = _process(3, _thread("MainThread", _given_queue(), main=True))
+    gone = [{"kind": "process", "name": "rank-1", "pid": 9, "exit": "exit code 0"}]
+    joins = _thread("MainThread", {"kind": "child", "pid": 2, "process": "rank-0", "name": ""}, main=True)
+    main = _process(1, joins, children=[{"pid": 2, "state": "sleeping"}], ended=gone)
+    (found,) = explain([main, parent, logger])
+    assert found.kind == "deadlock" and "rank-1" not in found.verdict
+    assert "for process 3 (logger) to end; its main program is over" in found.verdict
+    assert "job@2 has closed its end of it" in found.verdict
+
+
+def test_an_ended_process_that_had_started_the_one_that_waits_may_have_been_its_writer():
+    gone = [{"kind": "process", "name": "controller", "pid": 9, "exit": "signal 3"}]
+    main = _process(1, _thread("MainThread", {"kind": "sleep"}, main=True), ended=gone)
+    waits = _process(3, _thread("MainThread", _given_queue(), main=True), started_by=[9, 1])
+    assert "process controller (pid 9) has ended (killed by SIGQUIT)" in explain([main, waits])[0].verdict
+
+
+def test_who_never_had_a_queue_is_not_named_as_its_writer():
+    gone = [{"kind": "process", "name": "rank-1", "pid": 9, "exit": "exit code 0"}]
+    main = _process(1, _thread("MainThread", {"kind": "sleep"}, main=True), ended=gone)
+    took = _thread("MainThread", _given_queue(openers=[3, 4]), main=True)
+    other = _process(4, _thread("MainThread", {"kind": "sleep"}, main=True), ended=[gone[0] | {"name": "writer-0"}])
+    found = explain([main, _process(3, took), other])
+    assert "process writer-0 (pid 9) has ended" in found[0].verdict and "rank-1" not in found[0].verdict
+
+
+def test_who_asks_a_server_only_afterwards_for_what_would_end_its_wait_is_in_the_ring():
+    gate = {"kind": "event", "name": "self.resumed", "key": "0x1", "users": [], "routes": ["/resume"]}
+    server = _process(2, _thread("MainThread", gate, main=True))
+    asks = [{"path": "/v1/resume", "file": "client.py", "line": 97, "function": "abort"}]
+    answer = {"kind": "socket", "file": {"peer": "h:1"}, "ends": [2], "sockets": []}
+    client = _process(1, _thread("MainThread", answer, main=True, asks_for=asks))
+    (found,) = explain([client, server])
+    assert found.kind == "deadlock"
+    part = "job@1 asks for /v1/resume, which would set it, only afterwards (client.py:97 (abort))"
+    assert part in found.verdict
+
+
+def _pipeline_stage(rank, line, in_round):
+    step = {"file": "pipe.py", "line": line, "function": "train", "escapes": [], "tested": {}}
+    receives = {"kind": "collective", "op": "recv", "peer": 1 - rank, "group": "default"}
+    sends = [{"file": "pipe.py", "line": 29, "function": "send_grads", "peer": str(1 - rank)}]
+    routed = {"route": [step | {"rounds": [[41, 50, in_round]]}], "enters": {"send": sends}}
+    return _process(rank + 1, _thread("MainThread", receives, main=True, **routed), rank=rank, world_size=2)
+
+
+def test_a_receive_too_many_is_not_told_as_a_matter_of_order():
+    (found,) = explain([_pipeline_stage(0, 44, 0), _pipeline_stage(1, 46, 1)])
+    left = "rank 1 has left round 0 of the loop in pipe.py:41, in which rank 0 still is"
+    assert (
+        f"{left} (it sends at pipe.py:29 (send_grads)): rank 0 receives more in a round than rank 1 sends"
+        in found.verdict
+    )
+    assert found.fix == (
+        "count the sends and receives of both sides in a round: rank 0 receives more in a round than rank 1 sends",
+    )
+
+
+def test_receives_in_the_same_round_are_a_matter_of_order():
+    (found,) = explain([_pipeline_stage(0, 44, 1), _pipeline_stage(1, 46, 1)])
+    assert "all of them receive, none sends" in found.verdict and "round" not in found.verdict
+
+
+_LOOP = {"file": "/x/engine.py", "loop": 81, "line": 91, "function": "run", "table": "self.waiting", "size": 1} | {
+    "first": "Request: id = 'r5'",
+    "taken": "admit (line 38) takes one out only if `self.free >= 2` (self.free = 0)",
+}
+
+
+def _waits_for_engine(*others, **engine):
+    takes = {"kind": "queue_get", "name": "results", "key": "0x1", "type": "Queue", "size": 0, "ends": [2], "users": []}
+    waits = _process(1, _thread("MainThread", takes | {"between": "processes"}, main=True))
+    return explain([waits, _process(2, _thread("MainThread", {"kind": "computing"}, main=True, **engine)), *others])
+
+
+def test_who_waits_for_a_loop_without_progress_hangs():
+    (found,) = _waits_for_engine(vain=_LOOP)
+    assert found.kind == "in_vain" and found.to_finding().severity == "error"
+    told = "goes round a loop (engine.py:81) without progress: between two looks `self.waiting` keeps its entry"
+    assert f"{told} (Request: id = 'r5'), and nothing else that it has changes; admit (line 38)" in found.verdict
+
+
+def test_a_loop_without_progress_may_be_slow_while_another_process_works():
+    found = _waits_for_engine(_process(3, _thread("MainThread", {"kind": "computing"}, main=True)), vain=_LOOP)
+    assert found[0].kind == "busy"
+
+
+def test_who_polls_for_a_lock_file_while_another_process_works_need_not_hang():
+    polls = {"kind": "sleep", "polls": "that tries `take()` again after each FileExistsError", "delay_s": 0.1}
+    polls["lock_file"] = {"age_s": 2.0}
+    joins = _thread("MainThread", {"kind": "child", "pid": 2, "process": "convert-0", "name": ""}, main=True)
+    job = [_process(1, joins), _process(2, _thread("MainThread", polls, main=True))]
+    assert explain(job)[0].kind == "polling"
+    works = _process(3, _thread("MainThread", {"kind": "computing"}, main=True))
+    assert explain([*job, works])[0].kind == "possible"
+
+
+def test_who_idles_for_its_next_piece_of_work_is_no_consequence():
+    takes = {"kind": "queue_get", "name": "prompts", "key": "0x2", "type": "Queue", "size": 0, "ends": [1], "users": []}
+    takes |= {"between": "processes", "shared": "shared:/p", "ended_by": ["put"], "endless": True}
+    idle = _process(3, _thread("MainThread", takes, main=True))
+    stuck = {"may_call": [], "shares": {}}
+    lost = {"kind": "event", "name": "done", "key": "0x1", "users": []}
+    (found,) = explain([_process(1, _thread("MainThread", lost, main=True, **stuck)), idle])
+    assert found.kind == "never_set" and not found.evidence
+
+
+def test_who_idles_for_its_next_piece_of_work_is_a_cause_only_if_nothing_else_is():
+    takes = {"kind": "queue_get", "name": "prompts", "key": "0x2", "type": "Queue", "size": 0, "ends": [1], "users": []}
+    takes |= {"between": "processes", "shared": "shared:/p", "ended_by": ["put"], "endless": True}
+    idle = _process(3, _thread("MainThread", takes, main=True))
+    sleeps = _thread("MainThread", {"kind": "sleep"}, main=True, may_call=[], shares={})
+    (alone,) = explain([_process(1, sleeps), idle])
+    assert "job@3 waits" in alone.verdict
+    lost = _process(4, _thread("MainThread", {"kind": "event", "name": "done", "key": "0x1", "users": []}, main=True))
+    (found,) = explain([_process(1, sleeps), idle, lost])
+    assert "job@4 waits" in found.verdict and "job@3" not in found.verdict
+
+
+def _looks_for(path, **more):
+    return {"kind": "sleep", "polls": f"until `is_there('{path}')`", "delay_s": 0.1, "awaits_files": [path]} | more
+
+
+def test_loops_that_look_for_files_which_the_other_writes_only_afterwards_wait_for_each_other():
+    writes = [{"path": "/out/step_1/STABLE", "file": "train.py", "line": 63, "function": "train"}]
+    looks = _looks_for("/out/run_*/step_0")
+    trainer = _process(1, _thread("MainThread", looks, main=True, writes_files=writes))
+    waits = _process(2, _thread("MainThread", _looks_for("/out/step_1/STABLE"), main=True))
+    (found,) = explain([trainer, waits])
+    assert found.kind == "polling"
+    assert "job@1 writes /out/step_1/STABLE only afterwards (train.py:63 (train)), but polls" in found.verdict
+    # Who is at work will come to it.
+    works = _process(1, _thread("MainThread", {"kind": "computing"}, main=True, writes_files=writes))
+    assert explain([works, waits])[0].kind == "possible"
+
+
+def test_the_path_that_a_loop_looks_for_is_told_once():
+    for shown, told in (("'judge.json'", False), ("'/run/judge.json'", False), ("'other.json'", True), ("", True)):
+        polls = f"until `answer.exists()` (answer = {shown})" if shown else "until `has_answer()`"
+        looks = {"kind": "sleep", "polls": polls, "delay_s": 0.1, "awaits_files": ["/run/judge.json"]}
+        (found,) = explain([_process(1, _thread("MainThread", looks, main=True))])
+        assert (", which looks for /run/judge.json" in found.verdict) is told, shown
+
+
+def test_what_has_come_about_while_the_job_was_looked_at_is_no_hang():
+    joins = {"kind": "child", "pid": 2, "process": "tool", "name": ""}
+    ended = _process(2, state="exited", lost=True)
+    for call, kind in (("wait4", "none"), ("poll", "ended")):
+        parent = _process(1, _thread("MainThread", joins, main=True, kernel={"call": call, "state": "sleeping"}))
+        assert explain([parent, ended])[0].kind == kind
+    closed = {"kind": "socket", "file": {"peer": "127.0.0.1:9", "local": "127.0.0.1:8"}, "ends": [], "sockets": []}
+    assert explain([_process(1, _thread("MainThread", closed, main=True))])[0].kind == "none"
+
+
+def test_all_who_wait_for_the_same_that_has_ended_are_told_with_it():
+    ended = [{"kind": "task", "name": "score_loop", "exit": "has ended: TypeError: no len at job.py:13 (score_loop)"}]
+    fills = {"kind": "queue_get", "name": "scored", "key": "0x1", "type": "asyncio.Queue", "size": 0, "users": []}
+    empties = {"kind": "queue_put", "name": "pending", "key": "0x2", "type": "asyncio.Queue", "size": 8, "users": []}
+    tasks = [
+        _task("train", fills | {"functions": ["score_loop:14"]}, key="0x8"),
+        _task("generate", empties | {"functions": ["score_loop:12"], "limit": 8}, key="0x9"),
+    ]
+    loop = _thread("MainThread", {"kind": "event_loop"}, main=True, loops=True)
+    (found,) = explain([_process(1, loop, tasks=tasks, ended=ended)])
+    assert "task train waits" in found.verdict and "task score_loop has ended: TypeError" in found.verdict
+    assert found.evidence[0].startswith(
+        "because of that task generate waits at serve.py:4 (generate) for room in queue"
+    )

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from ..settings import say
+from ..waits.kernel import all_processes
+from ..waits.open_files import ends_of
 from .nsys import VARIABLE, UnderNsys, has_gpu, nsys_options, report_path
 from .plan import Plan, fresh_path
-from .status_file import StatusFile
+from .status_file import OPEN_STATES, StatusFile
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _BEAT_S = 0.2
@@ -125,30 +127,28 @@ class Supervisor:
             self._tell(f"pid {self._told}")
         if notes != self._status_file.facts.get("notes") or time.time() - self._status_file.facts["at"] > 2.0:
             known = {name: notes[name] for name in ("pid", "rank", "steps_seen", "state", "reason") if name in notes}
+            if known.get("state") == "done":
+                known["state"] = "finishing"  # for the worker; the report may not be written yet
             self._status_file.update(notes=notes, **known)
 
     def _settle(self, code: int) -> None:
         if not self._told:
             self._status_file.update(state="failed", reason=f"nsys ended with {code} before it had started the worker")
             return
-        opened = self._under.mode == "whole" or self._status_file.facts["state"] in ("recording", "finishing", "done")
+        opened = self._under.mode == "whole" or self._status_file.facts["state"] in OPEN_STATES
         report = self._report(_REPORT_S if opened else 0.0)
         if report is not None:
             self._status_file.update(state="done", files=[str(report)], places=self._copies(report))
         elif opened:
-            raw = report_path(self._under.output, self._told).with_suffix(".qdstrm")
-            reason = f"nsys left only {raw}: its importer is not installed" if raw.exists() else "nsys wrote no report"
+            expected = report_path(self._under.output, self._told)
+            raw = expected.with_suffix(".qdstrm")
+            reason = "nsys wrote an empty report" if expected.exists() else "nsys wrote no report"
+            reason = f"nsys left only {raw}: its importer is not installed" if raw.exists() else reason
             self._status_file.update(state="failed", reason=reason)
 
     def _report(self, limit_s: float) -> Path | None:
         given = self._plan.options.get("o") or self._plan.options.get("output") or self._under.output
-        path = report_path(given, self._told)
-        deadline = time.monotonic() + limit_s
-        while not path.exists():
-            if time.monotonic() > deadline:
-                return None
-            time.sleep(_BEAT_S)
-        return path
+        return written_report(report_path(given, self._told), limit_s)
 
     def _copies(self, report: Path) -> list[str]:
         """Where the documents look for a report: Ray's session on this node, and the job's synchronised logs."""
@@ -171,6 +171,18 @@ class Supervisor:
                 words = entry.read_bytes().split(b"\0")
                 if b"--start-agent" in words and f"--session-name={self._under.session}".encode() in words:
                     os.kill(int(entry.parent.name), signal.SIGTERM)
+
+
+def written_report(path: Path, limit_s: float) -> Path | None:
+    """The report, once the agent of nsys has closed it: it goes on writing after nsys has ended. None if there is none,
+    or nothing in it."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        written = path.exists() and path.stat().st_size > 0
+        is_open = written and any(end["writes"] for end in ends_of(str(path.resolve()), all_processes()))
+        if (written and not is_open) or time.monotonic() >= deadline:
+            return path if written else None
+        time.sleep(_BEAT_S)
 
 
 def document_places(plan: Plan, program: Sequence[str]) -> Iterator[Path]:

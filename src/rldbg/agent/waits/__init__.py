@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
     from .outside import look, mark_moved
     from .places import is_standard, is_users
-    from .snapshot import add_own_waits
+    from .snapshot import RAYS_LOOP, add_own_waits
 
 __all__ = [
+    "RAYS_LOOP",
     "SHARED_BY_RAY",
     "add_native_waits",
     "add_own_waits",
@@ -26,6 +27,7 @@ __all__ = [
     "may_wait_for_interpreter",
 ]
 _MODULES = {
+    "RAYS_LOOP": "snapshot",
     "SHARED_BY_RAY": "looking",
     "add_own_waits": "snapshot",
     "is_standard": "places",

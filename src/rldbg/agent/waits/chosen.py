@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from .kernel import Facts, all_processes, descendants, environment_of, process_facts
+from .kernel import Facts, all_processes, children_of, descendants, environment_of, process_facts
 from .objects import Object
 
 _MOST = 256
@@ -107,9 +107,26 @@ def describe(pid: int) -> Facts:
         "suspended": facts.get("state") == "stopped",
         "exit": facts.get("exit", ""),
         "parent": facts.get("parent"),
+        "ended_ranks": _ended_ranks(int(facts.get("parent") or 0), environment) if not gone else [],
         "threads": [],
         "unanswered": f"process {pid} has ended" if gone else "",
     }
+
+
+def _ended_ranks(launcher: int, environment: Mapping[str, str]) -> list[int]:
+    """The ranks of this host that torchrun has started beside a process, and that have ended without a failure: after
+    one it ends all of them."""
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    command = str(process_facts(launcher).get("command") or "")
+    if not all(_is_number(environment, name) for name in names) or not _TORCHRUN.search(command):
+        return []
+    rank, place, count = (int(environment[name]) for name in names)
+    beside = children_of(launcher)
+    if any(each["state"] == "zombie" for each in beside):
+        # It has not been told how that one ended.
+        return []
+    alive = {environment_of(each["pid"]).get("RANK", "") for each in beside}
+    return [each for each in range(rank - place, rank - place + count) if str(each) not in alive]
 
 
 def _job(environment: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .looking import Looking, Wait, WaitRules
+from .looking import Looking, Wait, WaitRules, file_key, locked_path
 from .objects import Frame, Object, exception_text, is_a
 
 _LOCK_FILES = ("canonical", "lock_filename")
@@ -22,16 +22,25 @@ def _message(frame: Frame, looking: Looking) -> Wait:
 
 def _file_lock(frame: Frame, looking: Looking) -> Wait:
     value = frame.variable("self")
-    path = value.get("lock_file") or value.get("_lock_file") if value is not None else None
-    context = value.get("_context") if value is not None else None
-    if context is not None:
-        path = context.get("lock_file")
     locals_of = (each.variable(name) for each in looking.frames[: looking.user] for name in _LOCK_FILES)
-    texts = (value.text() for value in (path, *locals_of) if value is not None)
-    file = next(filter(None, texts), "")
+    texts = (value.text() for value in locals_of if value is not None)
+    file = locked_path(value) or next(filter(None, texts), "")
     if is_a(value, "SoftFileLock"):
-        return {"kind": "sleep", "polls": f"in filelock until {file} is removed", "absence_of": file}
-    return {"kind": "file_lock", "path": file, "name": looking.name(value, "acquire")}
+        return _until_removed("filelock", file)
+    name = looking.name(value, "acquire")
+    return {"kind": "file_lock", "path": file, "name": name} | {
+        "choices": [{"name": name, "key": file_key(file), "owner": None}] if file else []
+    }
+
+
+def _baton(frame: Frame, looking: Looking) -> Wait:
+    """Who compiles an extension of torch keeps this file; who comes second waits until it is removed."""
+    value = frame.variable("self")
+    return _until_removed("torch", _first_text([value] if value is not None else [], "lock_file_path"))
+
+
+def _until_removed(package: str, file: str) -> Wait:
+    return {"kind": "sleep", "polls": f"in {package} until {file or 'a file'} is removed", "absence_of": file}
 
 
 def _urllib3_retry(frame: Frame, looking: Looking) -> Wait:
@@ -93,6 +102,7 @@ CLIENT_RULES: WaitRules = (
     ("zmq/sugar/socket.py", frozenset({"recv", "recv_multipart", "recv_pyobj", "recv_json", "poll"}), _message),
     ("zmq/sugar/poll.py", frozenset({"poll"}), _message),
     ("filelock/_api.py", frozenset({"acquire", "__enter__"}), _file_lock),
+    ("torch/utils/file_baton.py", frozenset({"wait"}), _baton),
     ("urllib3/util/retry.py", frozenset({"sleep"}), _urllib3_retry),
     ("tenacity/__init__.py", frozenset({"__call__"}), _tenacity),
 )

@@ -1,10 +1,13 @@
 """Which processes of this host a process is connected to, where a library keeps its sockets to itself."""
 
+import os
 import socket
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
-from .kernel import addresses_of, read_text
+from .kernel import read_text
+from .open_files import addresses_of, listener
 from .unix_sockets import unix_peer
 
 _LOCAL = ("127.0.0.1", "::1")
@@ -42,6 +45,34 @@ def connection_to(pid: int, address: str) -> int | None:
         inode for _, peer, inode in rows if peer.rpartition(":")[2] == port and (named or peer == f"{host}:{port}")
     }
     return next((number for number, inode in _descriptors(pid) if inode in inodes), None)
+
+
+def is_listened(pid: int, address: str) -> bool | None:
+    """Whether a process of its host listens at HOST:PORT; None for another host, or a name of one that is not known."""
+    host, _, port = address.rpartition(":")
+    local = _own_addresses(pid)
+    if host in ("localhost", os.uname().nodename):
+        return any(listener(pid, f"{each}:{port}") for each in (*local, "::1"))
+    if host not in local:
+        return None
+    return bool(listener(pid, address))
+
+
+def listening_at(pid: int) -> list[str]:
+    """The addresses at which a process itself listens."""
+    own = _sockets(pid)
+    rows = [
+        row
+        for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6))
+        for row in _rows(pid, table, family)
+    ]
+    return sorted({local for local, peer, inode in rows if inode in own and peer.endswith(":0")})
+
+
+def _own_addresses(pid: int) -> set[str]:
+    """Those of the host, or of the container, that a process runs in."""
+    words = [line.split() for line in read_text(f"/proc/{pid}/net/fib_trie").splitlines()]
+    return {*_LOCAL, *(before[-1] for before, line in pairwise(words) if line[-2:] == ["host", "LOCAL"])}
 
 
 def _rows(pid: int, table: str, family: int) -> list[tuple[str, str, str]]:

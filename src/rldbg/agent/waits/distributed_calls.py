@@ -1,16 +1,22 @@
 """Functions of torch and Ray that wait: collectives, process groups, data loaders, devices, and tasks of Ray."""
 
+import ast
 from collections.abc import Sequence
 
-from .looking import Looking, Wait, WaitRules, has_timeout, ray_id, ray_queue_wait
+from .looking import DEFAULT_GROUP, Looking, Wait, WaitRules, has_timeout, ray_id, ray_queue_wait
 from .objects import Frame, Object, is_a
+from .origins import given_to, last_name, own_nodes
+from .places import is_users
 from .resolving import resolve
+from .source import Sources, without_options
 from .system_calls import kernel_wait
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "gather", "scatter")
 _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "reduce", "monitored_barrier")
 
 
+_MAKES_GROUP = "_new_process_group_helper"
+_RANKS = ("global_ranks_in_group", "ranks")
 _RAY_WORKER = "ray/_private/worker.py"
 
 
@@ -52,14 +58,63 @@ def ray_task(ref: Object) -> str:
         return ""
 
 
+def given_results(frames: Sequence[Frame], sources: Sources) -> list[Wait]:
+    """Per call of Ray in the user's functions, the tasks whose results are its arguments: by their ids, or by their
+    names where the call is written in place. Only arguments themselves are waited for, not what is in them."""
+    found = []
+    for frame in (frame for frame in frames if is_users(frame.file)):
+        function = sources.function(frame)
+        for call in own_nodes(function) if function is not None else ():
+            if not (name := _called_by_ray(call)) or not isinstance(call, ast.Call) or function is None:
+                continue
+            arguments = [*call.args, *(each.value for each in call.keywords)]
+            inline = [made for each in arguments if (made := _called_by_ray(each))]
+            values = [value for each in arguments for value in _values(each, frame, function)]
+            refs = [task for value in values if is_a(value, "ObjectRef") and (task := ray_task(value))]
+            if inline or refs:
+                found.append({"name": name, "tasks": refs, "inline": inline})
+    return found
+
+
+def _called_by_ray(node: ast.AST) -> str:
+    """The method or function that `.remote(...)` calls."""
+    function = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(function, ast.Attribute) or function.attr != "remote":
+        return ""
+    return last_name(without_options(function.value))
+
+
+def _values(argument: ast.expr, frame: Frame, function: ast.AST) -> list[Object]:
+    """What an argument stands for; a variable of a loop, for all that the loop goes through."""
+    if isinstance(argument, ast.Starred):
+        value = resolve(argument.value, frame)
+        return value.elements() if value is not None else []
+    tables = given_to(argument.id, function) if isinstance(argument, ast.Name) else ()
+    looped = [table for each in tables if (table := resolve(each, frame)) is not None]
+    own = resolve(argument, frame)
+    return [*([own] if own is not None else []), *(each for table in looped for each in table.elements())]
+
+
 def _collective(frame: Frame, looking: Looking) -> Wait:
-    peer = frame.variable("dst") or frame.variable("src")
-    number = peer.number() if peer is not None else None
-    group = frame.variable("group")
-    named = f"{group.address:#x}" if group is not None and group.kind != "NoneType" else ""
-    tag = frame.variable("tag")
-    wait = {"kind": "collective", "op": frame.function.rpartition(".")[2], "peer": number, "group": named}
+    peer, number = (_first_number(frame, *names) for names in (("dst", "src"), ("group_dst", "group_src")))
+    name, tag = frame.variable("group_name"), frame.variable("tag")
+    wait = {"kind": "collective", "op": frame.function.rpartition(".")[2], "peer": peer}
+    # Who sends to all may be told by its number in the group.
+    wait |= {
+        "group": _group(frame.variable("group")),
+        "number": number,
+        "group_name": name.text() if name is not None else None,
+    }
     return wait | {"tag": tag.number() if tag is not None else None}
+
+
+def _first_number(frame: Frame, *names: str) -> int | None:
+    values = [value for name in names if (value := frame.variable(name)) is not None]
+    return next((number for value in values if (number := value.number()) is not None), None)
+
+
+def _group(group: Object | None) -> str:
+    return f"{group.address:#x}" if group is not None and group.kind != "NoneType" else DEFAULT_GROUP
 
 
 def _backward(frame: Frame, looking: Looking) -> Wait:
@@ -71,16 +126,44 @@ def _backward(frame: Frame, looking: Looking) -> Wait:
 
 
 def _parameters(frame: Frame, looking: Looking) -> Wait:
-    return {"kind": "collective", "op": "parameters", "peer": None, "group": ""}
+    model = frame.variable("self")
+    group = frame.variable("process_group") or (model.get("process_group") if model is not None else None)
+    return {"kind": "collective", "op": "parameters", "peer": None, "group": _group(group) if group is not None else ""}
 
 
 def _rendezvous(frame: Frame, looking: Looking) -> Wait:
+    frames, call = looking.frames[: looking.user], frame.function.rpartition(".")[2]
     told: dict[str, int | None] = {}
-    for name in ("rank", "world_size"):
-        values = (each.variable(name) for each in looking.frames[: looking.user])
-        numbers = [value.number() for value in values if value is not None]
-        told[name] = next((number for number in numbers if number is not None and number >= 0), None)
-    return {"kind": "rendezvous", "call": frame.function.rpartition(".")[2]} | told
+    for name, own in (("rank", "group_rank"), ("world_size", "group_size")):
+        names = (name, own) if call == _MAKES_GROUP else (name,)
+        numbers = [number for each in frames if (number := _first_number(each, *names)) is not None]
+        told[name] = next((number for number in numbers if number >= 0), None)
+    wait = {"kind": "rendezvous", "call": call} | told
+    if call == _MAKES_GROUP:
+        # Libraries that name groups themselves give their ranks numbers of their own.
+        group = _made_group(frames)["group"]
+        return wait | {"call": f"group {group}" if group else call, "group": group}
+    return wait | (_made_group(frames) if call == "new_group" else {"meets_at": _meeting_place(frames)})
+
+
+def _meeting_place(frames: Sequence[Frame]) -> str:
+    """HOST:PORT of the store where the ranks of a job look for each other; empty where it is not seen."""
+    for frame in (frame for frame in frames if frame.file.endswith("torch/distributed/rendezvous.py")):
+        host, port = frame.variable("hostname"), _first_number(frame, "port")
+        if host is not None and host.text() and port is not None:
+            return f"{host.text()}:{port}"
+    return ""
+
+
+def _made_group(frames: Sequence[Frame]) -> Wait:
+    """The name of a group that is made, and the ranks that it takes to make it; None where these are not seen."""
+    names = [value.text() for frame in frames if (value := frame.variable("group_name")) is not None]
+    given = [value for frame in frames for each in _RANKS if (value := frame.variable(each)) is not None]
+    ranks = [number for each in (given[0].elements() if given else ()) if (number := each.number()) is not None]
+    counts = [count for frame in frames if (count := _first_number(frame, "rendezvous_count")) is not None]
+    # At last all ranks of the job may have to meet, also those outside of the group.
+    members = list(range(counts[0])) if counts and counts[0] != len(ranks) else ranks
+    return {"group": next(filter(None, names), None), "members": members or None}
 
 
 def _data_loader(frame: Frame, looking: Looking) -> Wait:
@@ -116,6 +199,10 @@ def _collective_names() -> frozenset[str]:
     return frozenset(name + ending for name in _COLLECTIVES + _TRANSFERS for ending in endings)
 
 
+# What can be begun and waited for later: with one other rank, or with all.
+TRANSFERS = frozenset({"isend", "irecv"})
+BEGUN = (_collective_names() | TRANSFERS) - {"send", "recv", "monitored_barrier", "batch_isend_irecv"}
+
 DISTRIBUTED_RULES: WaitRules = (
     ("torch/distributed/distributed_c10d.py", _collective_names(), _collective),
     ("torch/distributed/_functional_collectives.py", _collective_names() | {"wait_tensor"}, _collective),
@@ -129,6 +216,10 @@ DISTRIBUTED_RULES: WaitRules = (
     ("torch/cuda/__init__.py", frozenset({"synchronize"}), _cuda),
     ("torch/cuda/streams.py", frozenset({"synchronize", "wait"}), _cuda),
     ("torch/distributed/rendezvous.py", frozenset({"_env_rendezvous_handler", "_tcp_rendezvous_handler"}), _rendezvous),
-    ("torch/distributed/distributed_c10d.py", frozenset({"init_process_group", "new_group"}), _rendezvous),
+    (
+        "torch/distributed/distributed_c10d.py",
+        frozenset({"init_process_group", "new_group", _MAKES_GROUP}),
+        _rendezvous,
+    ),
     ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), _backward),
 )

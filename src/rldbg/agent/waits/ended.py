@@ -8,20 +8,32 @@ from .kernel import Facts, process_facts
 from .objects import Frame, Object, exception_text, is_a
 from .places import users_place
 
+# Those that pools and queues of the standard library start and end by themselves.
+_LIBRARYS_THREADS = ("ThreadPoolExecutor", "QueueFeederThread")
 OUR_THREADS = "rldbg-"
 """How the names of threads begin that the agent and the recorder start."""
 
 
 def ended_threads(modules: Mapping[str, Object], pid: int) -> list[Facts]:
-    found = []
+    """Those that an object of a Ray actor keeps have the name of its attribute with them."""
+    found, kept = [], _kept_by_actor(modules)
     for thread in _remembered(modules, "threading"):
         # The system gives the ident of a thread that has ended to the next one; its own number is not used again soon.
         native, name = thread.get("_native_id"), thread.get("_name")
         if native is not None and native.number() and not Path(f"/proc/{pid}/task/{native.number()}").exists():
             text = (name.text() if name is not None else "") or ""
-            if not text.startswith((OUR_THREADS, "ThreadPoolExecutor")) and text != "MainThread":
-                found.append({"kind": "thread", "name": text})
+            if not text.startswith((OUR_THREADS, *_LIBRARYS_THREADS)) and text != "MainThread":
+                found.append({"kind": "thread", "name": text, "kept_as": kept.get(thread.address, "")})
     return found
+
+
+def _kept_by_actor(modules: Mapping[str, Object]) -> dict[int, str]:
+    """What the attributes of the actor are that runs in this process, by address."""
+    module = modules.get("ray._private.worker")
+    worker = module.get("global_worker") if module is not None else None
+    actors = worker.get("actors") if worker is not None else None
+    attributes = [each for _, actor in actors.pairs() for each in actor.attributes().items()] if actors else []
+    return {value.address: name for name, value in attributes}
 
 
 def own_threads(modules: Mapping[str, Object]) -> set[int]:

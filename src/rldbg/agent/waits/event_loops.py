@@ -8,8 +8,9 @@ from .client_calls import pool_wait, rpc_wait
 from .distributed_calls import ray_task
 from .ended import raised_facts
 from .lock_files import awaited_absence
-from .looking import barrier_facts, queue_facts, queue_of, ray_queue_wait, serves, was_replaced
+from .looking import barrier_facts, has_timeout, queue_facts, queue_of, ray_queue_wait, serves, was_replaced
 from .objects import Frame, Object, chain_of, is_a
+from .origins import last_name
 from .places import is_users, users_place
 from .resolving import resolve
 from .source import Sources
@@ -36,6 +37,7 @@ _PRIMITIVES = {
 
 
 _STREAM_READER = "asyncio.StreamReader"
+_SENDING = ("drain", "_drain_helper")
 # Of aiohttp, and of httpcore.
 _ASKED = ("_key", "_origin")
 _TRANSPORTS = (("_transport",), ("transport",), ("_protocol", "transport"), ("_connection", "_protocol", "transport"))
@@ -117,7 +119,7 @@ def _wait(task: Object, frames: list[Frame], sources: Sources) -> dict[str, Any]
             return ray_queue_wait(frame, _name_of(frame.variable("self"), place, sources))
         kind = _PRIMITIVES.get((file, function)) if "/asyncio/" in frame.file else None
         if kind == "inner":
-            if inner := _inner(frame, expression):
+            if inner := _inner(frame, expression, place):
                 return inner
         elif kind == "group":
             return {"kind": "task", "text": "the tasks of its TaskGroup"} | _keys(frame.variable("self"), "_tasks")
@@ -156,7 +158,23 @@ def _future(waiter: Object | None, expression: ast.expr | None, place: Frame | N
     if pending is None:
         return {"kind": "future", "name": name, "key": ""}
     own = next((text for each, text in told if each.address == pending.address), name)
-    return {"kind": "future", "name": own, "key": f"{pending.address:#x}"}
+    return _plain_future(pending, own, expression, place) if not gathered else _future_facts(pending, own)
+
+
+def _future_facts(future: Object, name: str) -> dict[str, Any]:
+    return {"kind": "future", "name": name, "key": f"{future.address:#x}"}
+
+
+def _plain_future(future: Object, name: str, expression: ast.expr | None, place: Frame | None) -> dict[str, Any]:
+    """A future that no task stands for; `replaced` where the line gives its name to another one by now."""
+    call = expression if isinstance(expression, ast.Call) and last_name(expression.func) == "shield" else None
+    named = call.args[0] if call is not None and call.args else expression
+    now = resolve(named, place) if place is not None else None
+    same = now is None or is_a(now, "Task") or not is_a(now, "Future") or now.address == future.address
+    # What `shield` gives stands for what it was given, and is completed with that.
+    if named is None or now is None or same or (call is not None and not _is_done(now)):
+        return _future_facts(future, name)
+    return _future_facts(future, ast.unparse(named)) | {"replaced": True, "replaced_by": now.state()}
 
 
 def _given(expression: ast.expr | None, place: Frame | None) -> list[tuple[Object, str]]:
@@ -189,13 +207,17 @@ def _keys(owner: Object | None, name: str) -> dict[str, Any]:
     return {"keys": [f"{task.address:#x}" for task in tasks.elements()] if tasks is not None else []}
 
 
-def _inner(frame: Frame, expression: ast.expr | None) -> dict[str, Any]:
-    """`wait_for` and `wait` wait for tasks that they made."""
+def _inner(frame: Frame, expression: ast.expr | None, place: Frame | None) -> dict[str, Any]:
+    """`wait_for` and `wait` wait for tasks that they made, or for a future that they were given."""
     one, many = frame.variable("fut"), frame.variable("fs")
     keys = [one] if is_a(one, "Future", "Task") and one is not None else many.elements() if many is not None else []
     if not keys:
         return {}
     name = ast.unparse(expression)[:80] if expression is not None else ""
+    if one is not None and keys == [one] and not is_a(one, "Task"):
+        given = expression.args[0] if isinstance(expression, ast.Call) and expression.args else None
+        own = ast.unparse(given)[:80] if given is not None else name
+        return _plain_future(one, own, given, place) | {"timeout": has_timeout(frame)}
     return {"kind": "task", "name": name, "keys": [f"{key.address:#x}" for key in keys]}
 
 
@@ -204,7 +226,9 @@ def _connected(frames: list[Frame]) -> dict[str, Any]:
     for frame in frames:
         for transport in transports_of(frame.variable("self")):
             if found := _connection(transport):
-                own = {"type": _STREAM_READER} if frame.file.endswith("asyncio/streams.py") else {}
+                in_streams = frame.file.endswith("asyncio/streams.py")
+                sends = in_streams and frame.function.rpartition(".")[2] in _SENDING
+                own = {"sends": True} if sends else {"type": _STREAM_READER} if in_streams else {}
                 return {"kind": "stream"} | own | found
     # Transports of uvloop keep that in C: the client knows the address that it asks.
     owners = [value for frame in frames if (value := frame.variable("self")) is not None]
@@ -255,11 +279,14 @@ def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources:
     value = queue_of(frame) or frame.variable("self")
     name = _name_of(value, frames[user], sources)
     method = frame.function.rpartition(".")[2]
-    called = [call.name for call in sources.calls_at(frames[user]) if call.method == method and call.receiver]
+    calls = [call for call in sources.calls_at(frames[user]) if call.method == method and call.receiver]
+    called = [call.name for call in calls]
     replaced = next((e for e in called if not name and was_replaced(value, e, [method], frames[user], sources)), "")
+    # What a function of the user gives has no other name.
+    made = next((call.name for call in calls if resolve(call.receiver, frames[user]) is None), "")
     wait: dict[str, Any] = {
         "kind": kind,
-        "name": name or replaced,
+        "name": name or replaced or made,
         "replaced": bool(replaced),
         "type": f"{frame.file.split('/')[-2]}.{value.kind}" if value is not None else "asyncio",
     }
@@ -269,7 +296,7 @@ def _primitive(kind: str, frame: Frame, frames: list[Frame], user: int, sources:
     if kind == "event" and value.kind != "Event":
         wait["kind"] = value.kind.lower()
     if wait["kind"] == "condition":
-        wait["until"] = sources.awaited_condition(frames[user])
+        wait |= sources.awaited_condition(frames[user])
     if wait["kind"] == "barrier":
         wait |= barrier_facts(value)
     if kind == "lock" and value.kind != "Lock":

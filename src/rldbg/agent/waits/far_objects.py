@@ -25,6 +25,7 @@ _PLACES = {
     ("function", "__code__"): "code_of_function",
     ("method", "__func__"): "bound_function",
     ("method", "__self__"): "bound_self",
+    ("builtin_function_or_method", "__self__"): "bound_in_c",
     ("BaseException", "args"): "exception_arguments",
     ("code", "co_filename"): "code_file",
     ("code", "co_qualname"): "code_name",
@@ -243,6 +244,12 @@ class FarObject:
         place = self._memory.word(self._type + _BASICSIZE) - _WORD
         name = self._memory.read(self._memory.word(self._address + place), 100).partition(b"\0")[0]
         return name.decode("ascii", "replace") or f"{self._memory.word(self._address + 16):#x}"
+
+    def permits(self) -> int | None:
+        """The value that the C library keeps first in a semaphore."""
+        if self.kind != "SemLock" or "object" not in self.bases()[1:2]:
+            return None
+        return int.from_bytes(self._memory.read(self._memory.word(self._address + 16), 4), "little")
 
     def referent(self) -> "Object | None":
         """What a weak reference refers to: it is the first thing in it."""

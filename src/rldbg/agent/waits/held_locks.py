@@ -6,12 +6,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .looking import LOCKS, lock_key
-from .objects import Frame, is_a
-from .origins import FUNCTIONS, own_nodes
+from .looking import LOCKS, file_key, is_feeder, lock_key
+from .objects import Frame, is_a, path_text
+from .origins import FUNCTIONS, last_name, own_nodes
 from .places import is_users
 from .resolving import resolve
-from .source import WITH, Sources, header_end
+from .source import WITH, Sources, header_end, is_unconditional
 
 _ENTERING = frozenset({"__enter__", "__aenter__", "acquire"})
 _TAKING = frozenset({"acquire", "enter_context", "enter_async_context"})
@@ -25,22 +25,37 @@ def held_locks(
     condition gives its own lock back. Frames of libraries are looked at on demand."""
     found: dict[str, dict[str, Any]] = {}
     for number, frame in enumerate(frames):
+        if number and is_feeder(frame) and frames[number - 1].file.endswith("multiprocessing/connection.py"):
+            key = lock_key(frame.variable("writelock"), "writelock")
+            place = {"file": frame.file, "line": frame.line, "function": frame.function}
+            found.setdefault(key, place | {"key": key, "name": "", "loops": False, "class": ""})
         if not libraries and not is_users(frame.file):
             continue
         inner = frames[number - 1] if number else None
         for expression in _Taken(frame, sources).held(inner, wanted):
-            value = resolve(expression, frame)
-            if value is None and not isinstance(expression, ast.Name | ast.Attribute):
+            value, path = resolve(expression, frame), _locked_file(expression, frame, sources)
+            if value is None and not path and not isinstance(expression, ast.Name | ast.Attribute):
                 continue
             if value is not None and not is_a(value, *LOCKS):
                 continue
-            key, name = lock_key(value, ast.unparse(expression)), ast.unparse(expression)
+            name = ast.unparse(expression)
+            key = file_key(path) if path else lock_key(value, name)
             if key != given_back:
                 line = _taking_line(expression, frame, sources)
                 place = {"file": frame.file, "line": line, "function": frame.function}
                 more = {"loops": _loops(expression, frame, sources), "class": class_of(frame)}
                 found.setdefault(key, place | {"key": key, "name": name} | more)
     return list(found.values())
+
+
+def _locked_file(expression: ast.expr, frame: Frame, sources: Sources) -> str:
+    """The file in `with FileLock(path):`, or of a lock that the function has made so: most keep it for their thread
+    alone, where it cannot be read."""
+    made = expression if isinstance(expression, ast.Call) else sources.assigned(frame, ast.unparse(expression))
+    if made is None or not last_name(made.func).endswith("FileLock"):
+        return ""
+    path = resolve(made.args[0], frame) if made.args else None
+    return (path_text(path) or path.text() or "") if path is not None else ""
 
 
 def tell_apart(locks: Sequence[dict[str, Any]]) -> None:
@@ -75,8 +90,7 @@ def _loops(expression: ast.expr, frame: Frame, sources: Sources) -> bool:
 
 
 def _is_endless(loop: ast.While) -> bool:
-    leaves = any(isinstance(node, ast.Break | ast.Return) for node in own_nodes(loop))
-    return isinstance(loop.test, ast.Constant) and not leaves
+    return is_unconditional(loop) and not any(isinstance(node, ast.Break | ast.Return) for node in own_nodes(loop))
 
 
 class _Taken:
@@ -161,6 +175,10 @@ class _Taken:
                 taken[ast.unparse(each)] = each
             elif method == "release" and receiver is not None:
                 taken.pop(ast.unparse(receiver), None)
+            elif handed := [each for each in node.args if isinstance(each, ast.Attribute) and each.attr == "acquire"]:
+                # A thread has taken it for the function that waits for it: `await asyncio.to_thread(lock.acquire)`.
+                lock = _named(handed[0].value, names)
+                taken |= {ast.unparse(lock): lock} if id(node) in awaited else {}
             elif depth < _DEPTH and (called := self._called(_named(node, names))) is not None:
                 runs = isinstance(called[0], ast.FunctionDef) or id(node) in awaited
                 self._follow(called[0] if runs else ast.Module([], []), taken, called[1], before=None, depth=depth + 1)

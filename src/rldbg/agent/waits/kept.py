@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .kernel import Facts
 from .looking import queue_facts
 from .objects import Frame, Object
-from .origins import own_nodes, tables_given
+from .origins import attributes_given, last_name, own_nodes, tables_given
 from .places import is_users
 from .resolving import resolve
 from .source import Sources
@@ -16,6 +16,8 @@ _MOST_LOOKED_AT = 1000
 _MOST_SHOWN = 3
 _MOST_TABLES, _MOST_OWNERS, _MOST_COMPARED = 300, 32, 16
 _SHOWN = 60
+# These only wait for what they are given.
+_AWAITING = frozenset({"wait_for", "shield", "gather", "wait", "wrap_future", "print", "id"})
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,30 @@ def _others(key: str, entries: Sequence[tuple[str, Object]]) -> tuple[tuple[str,
 def dropped_from(address: int, name: str, place: Frame, sources: Sources) -> str:
     """The table in which the function of a place has put an object of this name, if it is not there any more."""
     function = sources.function(place)
-    for node in own_nodes(function) if function is not None and name.isidentifier() and address else ():
-        for target in tables_given(node, name):
-            table = resolve(target, place)
-            entries = [value for _, value in _entries(table)] if table is not None else []
-            if table is not None and table.length() is not None and address not in {each.address for each in entries}:
-                return ast.unparse(target)
+    nodes = own_nodes(function) if function is not None and address else ()
+    for target in (target for node in nodes for target in tables_given(node, name)):
+        table = resolve(target, place)
+        entries = [value for _, value in _entries(table)] if table is not None else []
+        inner = [each for value in entries for each in (*value.elements(), *value.attributes().values())]
+        there = address in {each.address for each in (*entries, *inner)}
+        if table is not None and table.length() is not None and not there:
+            return ast.unparse(target)
+    return ""
+
+
+def overwritten(address: int, name: str, place: Frame, sources: Sources) -> str:
+    """The attribute that the function of a place has given the object of this variable, if it stands for something else
+    by now and the function has handed the object to nobody."""
+    function = sources.function(place)
+    nodes = list(own_nodes(function)) if function is not None and name.isidentifier() and address else []
+    calls = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) not in _AWAITING]
+    given = [each for call in calls for each in (*call.args, *(word.value for word in call.keywords))]
+    if any(isinstance(inner, ast.Name) and inner.id == name for each in given for inner in ast.walk(each)):
+        return ""
+    for target in (each for node in nodes for each in attributes_given(node, name)):
+        now = resolve(target, place)
+        if now is not None and now.address != address:
+            return ast.unparse(target)
     return ""
 
 

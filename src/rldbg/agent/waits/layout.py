@@ -107,6 +107,7 @@ def _objects() -> MemoryLayout:
     sample, text = _Sample(), "abcdefghijklmnop"
     function, method = _Sample.waits, sample.waits
     member = (sample,)
+    in_c = member.index
     return {
         "text": _find_bytes(id(text), text.encode(), 96),
         "tuple": _find(id(member), id(sample), 64),
@@ -114,6 +115,7 @@ def _objects() -> MemoryLayout:
         "code_of_function": _find(id(function), id(function.__code__), 256),
         "bound_function": _find(id(method), id(function), 64),
         "bound_self": _find(id(method), id(sample), 64),
+        "bound_in_c": _find(id(in_c), id(member), 64),
         "cached_keys": _find_keys(id(_Sample), "first_attribute"),
         "lock_owner": _lock_owner(),
     } | _exceptions()

@@ -11,25 +11,44 @@ from .looking import (
     WaitRules,
     barrier_facts,
     has_timeout,
+    is_feeder,
     lock_key,
     own_wait,
     queue_facts,
     queue_of,
     serves,
+    shared_key,
     shared_semaphore,
 )
 from .objects import Frame, is_a
 from .system_calls import kernel_wait
 
+_HANDLING = frozenset({"_handle_request_noblock", "process_request", "service_actions"})
+
 
 def library_wait(frames: Sequence[Frame], looking: Looking) -> Wait | None:
     """The wait of the outermost frame whose function is known."""
-    for frame in reversed(frames):
-        if serves(frame):
+    if frames and (turn := _write_turn(frames[0])):
+        return turn
+    for number in reversed(range(len(frames))):
+        frame, called = frames[number], frames[number - 1].function.rpartition(".")[2] if number else ""
+        # Who handles a request does not wait for one.
+        if serves(frame) and called not in _HANDLING:
             return {"kind": "serving"}
         if (found := _known_wait(frame, looking)) is not None:
             return _as_queue(found, frames, looking) | _turn(found, frames[0])
     return None
+
+
+def _write_turn(frame: Frame) -> Wait:
+    """The thread that hands on the items of a queue of multiprocessing, while one of another process writes."""
+    lock = frame.variable("writelock") if is_feeder(frame) else None
+    key = shared_key(lock)
+    return {"kind": "lock", "turn": True, "name": "", "key": key, "choices": [_choice(key)]} if key else {}
+
+
+def _choice(key: str) -> Wait:
+    return {"name": "", "key": key, "owner": None}
 
 
 def _turn(wait: Wait, innermost: Frame) -> Wait:
@@ -66,7 +85,24 @@ def _process_queue(frame: Frame, looking: Looking) -> Wait:
     value = frame.variable("self")
     pipe = value.get("_reader" if action == "get" else "_writer") if value is not None else None
     handle = pipe.get("_handle") if pipe is not None else None
-    return wait | {"descriptor": handle.number() if handle is not None else None}
+    size = queue_facts(value)["size"] if value is not None else None
+    wait |= {"size": size, "descriptor": handle.number() if handle is not None else None}
+    return wait | (_rest_of_item(looking.frames) if action == "get" else {})
+
+
+def _rest_of_item(frames: Sequence[Frame]) -> Wait:
+    """How much of a message is missing that has begun to come: its header, which tells its size, has been read."""
+    reading = {
+        frame.function.rpartition(".")[2]: frame
+        for frame in frames
+        if frame.file.endswith("multiprocessing/connection.py")
+    }
+    values = [
+        reading[function].variable(name) if function in reading else None
+        for function, name in (("_recv_bytes", "size"), ("_recv", "remaining"))
+    ]
+    size, missing = (value.number() if value is not None else None for value in values)
+    return {"rest_of_item": {"size": size, "missing": missing}} if size and missing else {}
 
 
 def _managed(frame: Frame, looking: Looking) -> Wait:
@@ -96,7 +132,7 @@ def _condition(frame: Frame, looking: Looking) -> Wait:
         "wait",
         "wait_for",
         lock=f"{lock.address:#x}" if lock is not None else "",
-        until=looking.sources.awaited_condition(looking.place) if looking.place is not None else "",
+        **(looking.sources.awaited_condition(looking.place) if looking.place is not None else {}),
     )
 
 
@@ -123,6 +159,17 @@ def _thread(frame: Frame, looking: Looking) -> Wait:
 
 def _exit(frame: Frame, looking: Looking) -> Wait:
     return {"kind": "exit"}
+
+
+def _undrained(frame: Frame, looking: Looking) -> Wait:
+    """A process ends only when all that it has put in a queue of multiprocessing has been handed on."""
+    feeder = frame.variable("thread")
+    ident, name = (feeder.get("_ident"), feeder.get("_name")) if feeder is not None else (None, None)
+    return {
+        "kind": "undrained",
+        "ident": ident.number() if ident is not None else None,
+        "thread": name.text() if name is not None else "",
+    }
 
 
 def _future(frame: Frame, looking: Looking) -> Wait:
@@ -176,7 +223,13 @@ def _child(frame: Frame, looking: Looking) -> Wait:
     return own_wait(frame, "child", looking, "wait", "join", "communicate") | {
         "pid": pid.number() if pid is not None else None,
         "process": name.text() if name is not None else "",
+        "at_exit": any(map(_joins_children, looking.frames)),
     }
+
+
+def _joins_children(frame: Frame) -> bool:
+    """What multiprocessing does before a process ends: it waits for the children that are not daemons."""
+    return frame.file.endswith("multiprocessing/util.py") and frame.function == "_exit_function"
 
 
 def _import(frame: Frame, looking: Looking) -> Wait:
@@ -201,9 +254,20 @@ def _idle(frame: Frame, looking: Looking) -> Wait:
 
 
 def _loop(frame: Frame, looking: Looking) -> Wait:
+    if any(map(_ends_its_threads, looking.frames)):
+        return {"kind": "exit", "over": "what asyncio.run was given"}
     value = frame.variable("self")
     key = f"{value.address:#x}" if value is not None else ""
     return {"kind": "event_loop", "key": key, "listens": bool(looking.kernel.get("listens"))}
+
+
+def _ends_its_threads(frame: Frame) -> bool:
+    """Whether asyncio.run is over and waits for the threads of its loop (`asyncio.to_thread`) to end."""
+    closes = frame.file.endswith("asyncio/runners.py") and frame.function.rpartition(".")[2] == "close"
+    runner = frame.variable("self") if closes else None
+    loop = runner.get("_loop") if runner is not None else None
+    called, pool = (loop.get(f"_{each}") if loop else None for each in ("executor_shutdown_called", "default_executor"))
+    return called is not None and bool(called.number()) and is_a(pool, "ThreadPoolExecutor")
 
 
 def _connection(frame: Frame, looking: Looking) -> Wait:
@@ -234,6 +298,7 @@ _RULES: WaitRules = (
     ("/queue.py", frozenset({"get", "put", "join"}), _queue),
     ("multiprocessing/queues.py", frozenset({"get", "put", "join"}), _process_queue),
     ("threading.py", frozenset({"_shutdown"}), _exit),
+    ("multiprocessing/queues.py", frozenset({"_finalize_join"}), _undrained),
     ("threading.py", frozenset({"join", "_wait_for_tstate_lock"}), _thread),
     ("concurrent/futures/_base.py", frozenset({"result", "exception"}), _future),
     ("concurrent/futures/_base.py", frozenset({"wait", "as_completed", "result_iterator"}), _futures),

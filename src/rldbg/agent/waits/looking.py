@@ -10,6 +10,8 @@ from .resolving import resolve
 from .source import Sources
 
 Wait = dict[str, Any]
+# What a collective is in that is given no process group.
+DEFAULT_GROUP = "default"
 SHARED = "shared:"
 # Followed by the id of the queue's actor, or from outside by bytes that contain it.
 SHARED_BY_RAY = f"{SHARED}ray:"
@@ -23,7 +25,7 @@ LOCKS = (
     "BoundedSemaphore",
     "Lock",
     "SemLock",
-    "FileLock",
+    "BaseFileLock",
     "AcquirerProxy",
 )
 
@@ -34,6 +36,7 @@ _SEMAPHORES = (
     ("_lock", "_semlock"),
     ("_cond", "_lock", "_semlock"),
     ("_rlock", "_semlock"),
+    (),
 )
 _SYNCHRONIZED = ("SemLock", "Event", "Condition", "Barrier", "Queue", "SimpleQueue")
 
@@ -113,10 +116,19 @@ def queue_facts(queue: Object) -> Wait:
     unmarked = queue.get("unfinished_tasks") or queue.get("_unfinished_tasks")
     return {
         "key": f"{queue.address:#x}",
-        "size": items.length() if items is not None else None,
+        "size": items.length() if items is not None else _size_between_processes(queue),
         "limit": limit.number() if limit is not None else None,
         "unmarked": unmarked.number() if unmarked is not None else None,
     }
+
+
+def _size_between_processes(queue: Object) -> int | None:
+    """A queue of multiprocessing takes one of its semaphore for each item that is put in."""
+    limit, room = queue.get("_maxsize"), queue.get("_sem")
+    lock = room.get("_semlock") if room is not None else None
+    left = lock.permits() if lock is not None else None
+    most = limit.number() if limit is not None else None
+    return most - left if most is not None and left is not None else None
 
 
 def barrier_facts(barrier: Object) -> Wait:
@@ -129,6 +141,11 @@ def serves(frame: Frame) -> bool:
     return frame.function.rpartition(".")[2] in ("serve_forever", "wait_for_termination")
 
 
+def is_feeder(frame: Frame) -> bool:
+    """The function that writes the items of a queue of multiprocessing into its pipe."""
+    return frame.file.endswith("multiprocessing/queues.py") and frame.function.rpartition(".")[2] == "_feed"
+
+
 def has_timeout(frame: Frame) -> bool:
     value = frame.variable("timeout")
     return value is not None and value.kind != "NoneType"
@@ -139,9 +156,23 @@ def lock_key(value: Object | None, name: str) -> str:
     no object is known."""
     if shared := shared_key(value):
         return shared
+    if path := locked_path(value):
+        return file_key(path)
     if value is not None and is_a(value, "Condition"):
         value = value.get("_lock") or value
     return f"{value.address:#x}" if value is not None else f"~{name}"
+
+
+def locked_path(value: Object | None) -> str:
+    """The file of a lock of the library filelock."""
+    inner = value.get("_context") or value if is_a(value, "BaseFileLock") and value is not None else None
+    path = inner.get("lock_file") or inner.get("_lock_file") if inner is not None else None
+    return (path.text() if path is not None else "") or ""
+
+
+def file_key(path: str) -> str:
+    """What a lock on a file is known by: each thread has an object of its own for it."""
+    return f"file:{path}"
 
 
 def ray_id(value: Object | None) -> str:

@@ -41,6 +41,7 @@ class Object(Protocol):
     def owner(self) -> int | None: ...
     def descriptor(self) -> int | None: ...
     def shared_name(self) -> str: ...
+    def permits(self) -> int | None: ...
     def referent(self) -> "Object | None": ...
     def state(self) -> str: ...
     def suspended(self) -> "Suspended | None": ...
@@ -185,6 +186,10 @@ class OwnObject:
         """What processes that share a semaphore have in common: its name, or where they inherited it; else empty."""
         return str(self.value.name or f"{self.value.handle:#x}") if type(self.value).__name__ == "SemLock" else ""
 
+    def permits(self) -> int | None:
+        """How often a semaphore of multiprocessing can be taken now; None for anything else."""
+        return int(self.value._get_value()) if type(self.value).__name__ == "SemLock" else None
+
     def referent(self) -> "Object | None":
         found = self.value() if isinstance(self.value, weakref.ref) else None
         return OwnObject(found) if found is not None else None
@@ -224,6 +229,11 @@ class OwnObject:
             found.append(OwnFrame(trace.tb_frame, trace.tb_lineno))
             trace = trace.tb_next
         return found[::-1]
+
+
+def called_on(function: Object | None) -> Object | None:
+    """The object whose method a function in C is."""
+    return function.get("__self__") if is_a(function, "builtin_function_or_method") and function is not None else None
 
 
 def exception_text(error: Object) -> str:

@@ -8,6 +8,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TAKING_OUT = frozenset({"pop", "popleft", "popitem", "get", "setdefault", "values", "items", "copy"})
 _PASSING_ON = frozenset({"list", "tuple", "sorted", "reversed", "iter", "next", "enumerate", "zip", "set", "dict"})
 _DEPTH = 4
+_MAKING = (ast.Dict, ast.List, ast.Tuple)
 
 
 def names_of(expression: ast.expr, function: ast.AST, depth: int = 0) -> frozenset[str]:
@@ -18,7 +19,7 @@ def names_of(expression: ast.expr, function: ast.AST, depth: int = 0) -> frozens
     if isinstance(expression, ast.Attribute):
         return frozenset({expression.attr})
     if isinstance(expression, ast.Name):
-        given = [names_of(each, function, depth + 1) for each in _given(expression.id, function)]
+        given = [names_of(each, function, depth + 1) for each in given_to(expression.id, function)]
         return frozenset({expression.id}).union(*given)
     if isinstance(expression, ast.Subscript | ast.Starred | ast.Await | ast.NamedExpr):
         return names_of(expression.value, function, depth + 1)
@@ -57,7 +58,7 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             yield from own_nodes(node)
 
 
-def _given(name: str, function: ast.AST) -> Iterator[ast.expr]:
+def given_to(name: str, function: ast.AST) -> Iterator[ast.expr]:
     """What a function gives one of its variables: by assignment, or element by element in a loop."""
     for node in own_nodes(function):
         if isinstance(node, ast.Assign):
@@ -74,10 +75,21 @@ def _given(name: str, function: ast.AST) -> Iterator[ast.expr]:
             yield from (target for target in targets if isinstance(target, ast.Attribute | ast.Subscript))
 
 
-def tables_given(node: ast.AST, name: str) -> Iterator[ast.expr]:
-    """Tables in which an assignment puts a variable of this name: `self.requests[key] = future`."""
+def attributes_given(node: ast.AST, name: str) -> Iterator[ast.Attribute]:
+    """Attributes that an assignment gives a variable of this name, alone or together with it: `self.reply = future`."""
     targets = node.targets if isinstance(node, ast.Assign) else []
     value = node.value if isinstance(node, ast.Assign) else None
-    same = isinstance(value, ast.Name) and value.id == name
+    same = any(isinstance(each, ast.Name) and each.id == name for each in (value, *targets))
+    yield from (target for target in targets if same and isinstance(target, ast.Attribute))
+
+
+def tables_given(node: ast.AST, name: str) -> Iterator[ast.expr]:
+    """Tables in which an assignment puts a variable of this name: `self.requests[key] = future`, or what it makes of
+    it: `self.requests[key] = {"future": future}`; or the one whose element has this name."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    value = node.value if isinstance(node, ast.Assign) else None
+    made = ast.walk(value) if isinstance(value, _MAKING) else [value]
+    same = any(isinstance(each, ast.Name) and each.id == name for each in made)
     same |= any(isinstance(target, ast.Name) and target.id == name for target in targets)
-    yield from (target.value for target in targets if same and isinstance(target, ast.Subscript))
+    elements = [target for target in targets if isinstance(target, ast.Subscript)]
+    yield from (target.value for target in elements if same or ast.unparse(target) == name)

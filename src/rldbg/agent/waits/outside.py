@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .backlog import backlog, untouched
 from .blocking import wait_of
 from .chosen import (
     chosen_processes,
@@ -23,7 +24,8 @@ from .chosen import (
     without_inherited_ranks,
 )
 from .ended import ended_process
-from .kernel import Facts, children_of, thread_facts, tracing_note
+from .kernel import Facts, children_of, tracing_note
+from .kernel_threads import thread_facts
 from .layout import LayoutError, MemoryLayout, measured_layout
 from .looking import Looking
 from .memory import ProcessMemory
@@ -31,6 +33,8 @@ from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_inter
 from .nccl import lasting, nccl_notes, nccl_troubles
 from .places import own_frames
 from .process_views import FarProcess, ThreadView
+from .rounds import current_round, in_vain
+from .said_files import add_said
 from .snapshot import frame_facts, snapshot
 from .source import Sources
 from .spied import SpiedProcess, find_py_spy, spied_threads
@@ -76,8 +80,11 @@ def look(
     before = {pid: looks.glance(pid) for pid in wanted} if apart_s else {}
     if apart_s:
         time.sleep(max(apart_s - (time.monotonic() - begun), apart_s / 2))
-    found = [looks.natively(pid, mark_moved(before.get(pid, {}), looks.at(pid), apart_s)) for pid in wanted]
+    seen = {pid: looks.rounds_again(pid, before.get(pid, {}), looks.at(pid)) for pid in wanted}
+    found = [looks.natively(pid, mark_moved(before.get(pid, {}), entry, apart_s)) for pid, entry in seen.items()]
     with_given_names(without_inherited_ranks(found))
+    if apart_s:
+        add_said(found)
     if found:
         said = nccl_troubles(wanted) if said_before or not apart_s else []
         troubles = lasting(said_before, said) if apart_s else said
@@ -114,7 +121,9 @@ class _Looks:
 
     def _glanced(self, pid: int, thread: ThreadView) -> Facts:
         kernel = thread_facts(pid, thread.native)
-        found = {"native": thread.native, "frames": list(map(frame_facts, thread.frames)), "kernel": kernel}
+        found: Facts = {"native": thread.native, "frames": list(map(frame_facts, thread.frames)), "kernel": kernel}
+        found["backlog"] = backlog(thread.frames, self._sources_of(pid))
+        found["round"] = current_round(thread.frames, self._sources_of(pid))
         if any("/ray/" in frame.file for frame in thread.frames):
             # A loop over calls of Ray is in the same place each time, for another task.
             found["wait"] = wait_of(Looking(thread.frames, kernel, self._sources_of(pid), ended_process))
@@ -149,6 +158,19 @@ class _Looks:
             if isinstance(threads, str):
                 return entry | {"unanswered": "; ".join(filter(None, (reason, threads)))}
             entry |= snapshot(SpiedProcess(pid, threads)) | {"source": "py-spy"}
+        return entry
+
+    def rounds_again(self, pid: int, before: Facts, entry: Facts) -> Facts:
+        """Looks again at threads whose loop was seen before and is not now: what runs meanwhile is read in pieces that
+        do not always fit."""
+        old = {thread["native"] for thread in before.get("threads") or [] if thread.get("round")}
+        for _ in range(_TRIES):
+            lost = [each for each in entry.get("threads") or [] if each["native"] in old and not each.get("round")]
+            if not lost:
+                break
+            again = {thread["native"]: thread for thread in self.glance(pid).get("threads") or []}
+            for thread in lost:
+                thread |= {name: again.get(thread["native"], {}).get(name, {}) for name in ("round", "backlog")}
         return entry
 
     def natively(self, pid: int, entry: Facts) -> Facts:
@@ -191,8 +213,10 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
         old = first.get(thread["native"])
         if old is None:
             continue
+        thread["untouched"] = untouched(old, thread)
         used_s = (thread["kernel"].get("cpu", 0) - old["kernel"].get("cpu", 0)) / ticks
         kind, woken = thread["wait"]["kind"], not before.get("spied") and _was_woken(old, thread)
+        thread["vain"] = in_vain(old, thread, woken=woken)
         ends = kind in _ENDED_BY_WAKING and (
             (woken and thread["kernel"].get("one_end")) or used_s > max(_SHARE_OF_MOVING * apart_s, 1.5 / ticks)
         )
@@ -207,6 +231,7 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
         elif ends or _places(old) != _places(thread) or _asks_anew(old, thread):
             thread["holds"] = [*(thread.get("holds") or []), *_may_hold(thread)]
             thread["moved"] = True
+            thread["asks"] = _asked_again(old, thread)
         elif woken and kind == "sleep":
             thread["wait"]["again"] = True
     return after
@@ -234,6 +259,12 @@ def _in_one_loop(old: Facts, thread: Facts) -> Facts | None:
         if same and polled and polled == waits[1].get("asked_in"):
             return sleeps
     return None
+
+
+def _asked_again(old: Facts, thread: Facts) -> str:
+    """What a loop looks for that asks Ray in both looks, if it is the same."""
+    asked = {str((each.get("wait") or {}).get("asked_in") or "") for each in (old, thread)}
+    return asked.pop() if len(asked) == 1 else ""
 
 
 def _asks_anew(old: Facts, thread: Facts) -> bool:

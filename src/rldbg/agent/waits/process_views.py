@@ -104,12 +104,12 @@ class FarProcess:
 def threads_of(memory: ProcessMemory) -> "list[FarThread]":
     """Every thread that runs Python code; the one that was started last comes first."""
     state = memory.word(memory.interpreter() + memory.layout["threads"])
-    found: list[FarThread] = []
-    while state and len(found) < _THREADS:
-        found.append(FarThread(memory, state))
+    found: dict[int, FarThread] = {}
+    while state and state not in found and len(found) < _THREADS:
+        found[state] = FarThread(memory, state)
         # Thread states are a list: each begins with the previous and the next one.
         state = memory.word(state + 8)
-    return found
+    return list(found.values())
 
 
 class FarThread:
@@ -130,10 +130,9 @@ class FarThread:
         memory, layout = self._memory, self._memory.layout
         holder = self._state if layout["frame_holder"] < 0 else memory.word(self._state + layout["frame_holder"])
         address = memory.word(holder + layout["current_frame"])
-        found: list[FarFrame] = []
-        while address and len(found) < 500:
-            frame = FarFrame(memory, address)
-            if frame.file:
-                found.append(frame)
+        found: dict[int, FarFrame] = {}
+        # A thread that runs meanwhile may make its frames look like a ring.
+        while address and address not in found and len(found) < 500:
+            found[address] = FarFrame(memory, address)
             address = memory.word(address + layout["frame_previous"])
-        return found
+        return [frame for frame in found.values() if frame.file]

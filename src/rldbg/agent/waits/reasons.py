@@ -1,16 +1,14 @@
-"""Why what would end a wait has not happened: a condition around it that does not hold, a release that an exception
-skips, calls that have failed; or that it is meant to last, until a signal ends the program."""
+"""Why what would end a wait has not happened: a condition around it that does not hold; or that it is meant to last,
+until a signal ends the program."""
 
 import ast
 from collections.abc import Iterator, Sequence
 
-from .kernel import Facts
-from .objects import Frame, Object, exception_text, is_a
-from .origins import FUNCTIONS, last_name, own_nodes
-from .places import is_users
-from .source import Sources, values_in
+from .objects import Frame
+from .origins import FUNCTIONS, last_name
+from .resolving import values_in
+from .source import Sources
 
-_MOST_LOOKED_AT = 200
 _SHOWN = 100
 _MADE_HERE = frozenset({"Event", "Condition", "Future", "create_future"})
 _HANDLERS = frozenset({"signal", "add_signal_handler"})
@@ -23,7 +21,7 @@ def guard(functions: Sequence[str], name: str, methods: frozenset[str], place: F
     tests: list[ast.expr | None] = []
     for function in sources.functions(place.file) if len(names) == 1 else ():
         if function.name in names:
-            tests += [test for call, test in _guarded(function, None) if _is_called_on(call, last, methods)]
+            tests += [test for call, test in _guarded(function, None) if is_called_on(call, last, methods)]
     test = tests[0] if len(tests) == 1 else None
     return f"`{ast.unparse(test)[:_SHOWN]}`{values_in(test, place)}" if test is not None else ""
 
@@ -39,65 +37,11 @@ def _guarded(node: ast.AST, test: ast.expr | None) -> Iterator[tuple[ast.Call, a
         yield from _guarded(child, node.test if depends and isinstance(node, ast.If) else test)
 
 
-def _is_called_on(call: ast.Call, last: str, methods: frozenset[str]) -> bool:
+def is_called_on(call: ast.Call, last: str, methods: frozenset[str]) -> bool:
     function = call.func
     if not isinstance(function, ast.Attribute) or function.attr not in methods:
         return False
     return ast.unparse(function.value).rpartition(".")[2] == last
-
-
-def skipped_release(name: str, place: Frame, sources: Sources) -> Facts:
-    """A function that acquires a lock or semaphore and releases it further down, where an exception in between skips
-    that: `function`, and the lines `acquired` and `released`."""
-    last = name.rpartition(".")[2]
-    releasing = {each.partition(":")[0] for each in sources.functions_calling(place, name, frozenset({"release"}))}
-    for function in sources.functions(place.file):
-        if function.name not in releasing:
-            continue
-        lines = {
-            method: [
-                call.lineno for call, _ in _guarded(function, None) if _is_called_on(call, last, frozenset({method}))
-            ]
-            for method in ("acquire", "release")
-        }
-        safe = [node for each in own_nodes(function) if isinstance(each, ast.Try) for node in each.finalbody]
-        calls = [node for each in safe for node in ast.walk(each) if isinstance(node, ast.Call)]
-        kept = any(_is_called_on(call, last, frozenset({"release"})) for call in calls)
-        taken, released = min(lines["acquire"], default=0), max(lines["release"], default=0)
-        if taken and released > taken + 1 and not kept:
-            return {"function": function.name, "acquired": taken, "released": released}
-    return {}
-
-
-def failed_calls(skipped: Facts, stacks: Sequence[Sequence[Frame]]) -> Facts:
-    """Futures in the variables of current functions that an exception between these lines has ended: how many, and what
-    the first one raised at which line."""
-    found = []
-    for future in _futures(frame for frames in stacks for frame in frames if is_users(frame.file)):
-        error = future.get("_exception")
-        if error is None or not is_a(error, "BaseException"):
-            continue
-        for place in error.raised_in():
-            if _is_between(place, skipped):
-                found.append({"raised": exception_text(error), "file": place.file, "line": place.line})
-                break
-    return found[0] | {"count": len(found), "function": skipped["function"]} if found else {}
-
-
-def _is_between(place: Frame, skipped: Facts) -> bool:
-    own = place.function.rpartition(".")[2] == skipped["function"]
-    return own and bool(skipped["acquired"] <= place.line < skipped["released"])
-
-
-def _futures(frames: Iterator[Frame]) -> Iterator[Object]:
-    seen: set[int] = set()
-    named = [value for frame in frames for value in frame.locals().values()]
-    kept = [inner for value in named for inner in value.attributes().values()]
-    for value in (*named, *kept):
-        for each in (value, *value.elements()[:_MOST_LOOKED_AT]):
-            if is_a(each, "Future") and each.address not in seen:
-                seen.add(each.address)
-                yield each
 
 
 def is_nobody_elses(frame: Frame, sources: Sources) -> bool:

@@ -1,19 +1,22 @@
 """What is waited for and who has to do with it: other threads and tasks that can reach it, and functions that would end
 the wait."""
 
+import ast
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from .called import later_calls, may_act, uses_ahead
-from .kept import Kept, dropped_from, kept_objects, others_ahead
+from .called import HANDED, later_calls, may_act, paths_ahead, routes_to, uses_ahead
+from .kept import Kept, dropped_from, kept_objects, others_ahead, overwritten
 from .kernel import Facts
-from .looking import Wait, is_ray_queue, shared_key
+from .looking import Wait, is_ray_queue, lock_key, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, users_place
-from .reasons import ended_by_signal, failed_calls, guard, is_nobody_elses, skipped_release
-from .source import SETTING, Sources
-from .starters import Given, functions_given, given_objects, starters
+from .polled import changers
+from .reasons import ended_by_signal, guard, is_nobody_elses
+from .skipped import failed_calls, skipped_return
+from .source import SETTING, Sources, is_unconditional
+from .starters import Given, functions_given, given_objects, leading_to, methods_handed, starters, starts_ahead
 
 _Key = TypeVar("_Key")
 _Waiting = list[tuple[Facts, Sequence[Frame]]]
@@ -33,8 +36,9 @@ _OPPOSITE = {
 }
 
 
-_WRITING = frozenset({"send", "send_bytes", "sendall", "sendto", "sendmsg", "write", "writelines", "close"})
-_ENDING = frozenset().union(*_OPPOSITE.values())
+_OWN_METHODS = {"queue_get": "get", "queue_put": "put", "queue_join": "join", "event": "wait", "barrier": "wait"}
+_WRITING = frozenset({"send", "send_bytes", "sendall", "sendto", "sendmsg", "write", "writelines", "close", HANDED})
+_ENDING = frozenset({"sendall"}).union(*_OPPOSITE.values())
 
 
 def relate(waiting: _Waiting, sources: Sources) -> None:
@@ -43,11 +47,14 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
     for entry, frames in waiting:
         every = list(_uses_of(frames, sources))
         entry["may_call"] = sorted({method for each, method in every if each is None and method in _ENDING})
-        entry["writes"] = sorted(_written(every))
-        used.append((entry, [(each, method) for each, method in every if each is not None]))
+        numbers = (number for frame in frames if is_users(frame.file) for number in sources.files_used(frame))
+        entry["writes"] = sorted({*_written(every), *numbers})
+        entry["starts"] = starts_ahead(frames, sources)
+        entry["asks_for"] = list(paths_ahead(frames, sources))
+        used.append((entry, [(each, method) for each, method in every if each is not None and method != HANDED]))
     reached = [(entry, _methods((each.address, method) for each, method in own)) for entry, own in used]
     for (entry, own), (_, frames) in zip(used, waiting, strict=True):
-        at_hand = [*((each, method) for each, method in own if method), *_kept_ray_queues(frames)]
+        at_hand = [*((each, method) for each, method in own if method), *_kept_ray_queues(frames, sources)]
         shared = _methods((key, method) for each, method in at_hand if (key := shared_key(each)))
         entry["shares"] = {key: sorted(methods) for key, methods in shared.items()}
     wanted = {_address(entry["wait"]) for entry, _ in waiting if entry["wait"]["kind"] in _OPPOSITE} - {0}
@@ -57,35 +64,55 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         wait = entry["wait"]
         named_in, user = wait.pop("named_in", None), users_place(frames)
         place = named_in or (frames[user] if user is not None else None)
+        if place is not None and wait.get("polls"):
+            wait["looks_at"] = list(changers(entry, place, reached, sources))
         if place is not None:
-            _relate_lock(wait, place, frames, waiting, sources)
+            _relate_taken(wait, place, frames, waiting, sources)
         if opposite := _OPPOSITE.get(wait["kind"]):
             wait["ended_by"] = sorted(opposite)
-            wait["dropped"] = dropped_from(_address(wait), str(wait.get("name") or ""), place, sources) if place else ""
-            wait["users"] = list(_users(entry, opposite, reached, waiting, sources))
+            wait["endless"] = place is not None and any(map(is_unconditional, sources.loops_around(place)))
+            known = _address(wait), str(wait.get("name") or "")
+            wait["dropped"] = dropped_from(*known, place, sources) if place else ""
+            if place is not None and (taken := overwritten(*known, place, sources)):
+                wait |= {"replaced": True, "known_as": taken}
+            keeper = kept.get(_address(wait))
+            wait["users"] = list(_users(entry, opposite, reached, waiting, keeper, sources))
             if place is not None:
-                keeper, taker = kept.get(_address(wait)), given.get(_address(wait), [])
+                taker = given.get(_address(wait), [])
                 _relate_functions(wait, place, frames, keeper, taker, sources)
                 wait["later"] = _later(wait.get("functions") or [], waiting, sources)
+            if place is not None and wait["kind"] == "store":
+                wait["set_as"] = sources.keys_written(place.file, wait.get("functions") or [])
 
 
 def _written(used: Iterable[tuple[Object | None, str]]) -> set[int]:
-    """The descriptors of sockets, pipes and files that will be written to."""
+    """The descriptors of sockets, pipes and files that will be written to, or handed to functions that may do so."""
     objects = {each.address: each for each, method in used if each is not None and method in _WRITING}
     handles = [each.get("_handle") for each in objects.values() if is_a(each, "_ConnectionBase")]
     numbers = [each.descriptor() for each in objects.values()] + [each.number() for each in handles if each is not None]
     return {number for number in numbers if number is not None}
 
 
-def _relate_lock(wait: Wait, place: Frame, frames: Sequence[Frame], waiting: _Waiting, sources: Sources) -> None:
-    """Who takes a lock and keeps it, and a release that an exception skips."""
+def _relate_taken(wait: Wait, place: Frame, frames: Sequence[Frame], waiting: _Waiting, sources: Sources) -> None:
+    """Who takes a lock and keeps it, and a release, or an item that is put back, which an exception skips."""
     if wait["kind"] == "lock":
         names = [str(choice["name"]) for choice in wait.get("choices") or []][:1]
         wait["takers"] = [each for name in names for each in sources.functions_keeping(place, name)]
         wait["starters"] = starters(wait["takers"], place, frames, sources)
-    if wait["kind"] in ("lock", "semaphore") and wait.get("name"):
-        wait["skipped"] = skipped = skipped_release(str(wait["name"]), place, sources)
+        wait["taken_for"] = _taken_for(wait, place, sources)
+    if wait["kind"] in ("lock", "semaphore", "queue_get") and wait.get("name"):
+        wait["skipped"] = skipped = skipped_return(str(wait["kind"]), str(wait["name"]), place, frames, sources)
         wait["failed"] = failed_calls(skipped, [each for _, each in waiting]) if skipped else {}
+
+
+def _taken_for(wait: Wait, place: Frame, sources: Sources) -> str:
+    """The coroutine that has a thread acquire a lock and releases it itself."""
+    function = sources.function(place) if wait.get("handed") else None
+    if not isinstance(function, ast.AsyncFunctionDef):
+        return ""
+    releasing = sources.functions_calling(place, str(wait["name"]), frozenset({"release"}))
+    own = function.name in {each.partition(":")[0] for each in releasing}
+    return f"{function.name} (line {place.line})" if own else ""
 
 
 def _users(
@@ -93,6 +120,7 @@ def _users(
     opposite: frozenset[str],
     reached: list[tuple[Facts, dict[int, set[str]]]],
     waiting: _Waiting,
+    kept: Kept | None,
     sources: Sources,
 ) -> Iterator[Facts]:
     """Who else can reach what is waited for, and which of the methods that end the wait it calls; or who may, where
@@ -105,11 +133,13 @@ def _users(
     ]
     yield from found
     # Who looks it up in a table does not find it there any more.
-    if wait["kind"] in _DISPATCHED and not wait["dropped"] and not any(user["acts"] for user in found):
-        for other, running in waiting:
-            own = [frame for frame in running if other is not entry and is_users(frame.file)]
-            if any(may_act(frame, opposite, sources) for frame in own):
-                yield {"who": other.get("thread") or other["key"], "acts": [], "may": True}
+    if wait["dropped"] or any(user["acts"] for user in found):
+        return
+    by_key = kept is not None and wait["kind"] in ("queue_get", "queue_put")
+    for other, running in waiting if by_key or wait["kind"] in _DISPATCHED else ():
+        own = [frame for frame in running if other is not entry and is_users(frame.file)]
+        if any(may_act(frame, opposite, sources, kept.name if kept is not None and by_key else "") for frame in own):
+            yield {"who": other.get("thread") or other["key"], "acts": [], "may": True}
 
 
 def _address(wait: Wait) -> int:
@@ -132,6 +162,9 @@ def _relate_functions(
         wait["functions"] = functions
         wait["nowhere"] = not functions and sources.is_called_nowhere(place, str(wait["name"]), opposite)
         wait["starters"] = starters(functions, place, frames, sources)
+        names = {each.partition(":")[0] for each in functions}
+        wait["leading"] = sorted({each.rpartition(".")[2] for each in leading_to(names, place.file, sources)})
+        wait["routes"] = routes_to({*names, *wait["leading"]}, place.file, sources) if names else []
         wait["guard"] = guard(functions, name, opposite, place, sources)
         if wait["kind"] in _DISPATCHED:
             wait["by_signal"] = ended_by_signal(place, name, functions, opposite, sources)
@@ -157,17 +190,52 @@ def name_by_others(waiting: _Waiting, sources: Sources) -> None:
     for entry, _ in waiting:
         if entry["wait"].get("key") and not entry["wait"].get("name", True):
             unnamed.setdefault(str(entry["wait"]["key"]), []).append(entry["wait"])
-    for frame in (frame for _, frames in waiting for frame in frames if unnamed and is_users(frame.file)):
-        for value, name in sources.names(frame):
-            for wait in unnamed.pop(f"{value.address:#x}", ()):
-                wait |= {"name": name, "named_in": frame}
+    others = [frame for _, frames in waiting for frame in frames if unnamed and is_users(frame.file)]
+    # Who hands it over says more than who only knows it, or has an object that keeps it.
+    for handing, names in ((True, sources.names), (False, sources.names), (False, _attributes)):
+        for frame in others if unnamed else ():
+            for value, name in names(frame):
+                keys = {f"{value.address:#x}", lock_key(value, "")} & unnamed.keys() if unnamed else set()
+                handed = _handed_at(frame, name, sources) if keys else {}
+                for wait in (wait for key in keys if handed or not handing for wait in unnamed.pop(key)):
+                    wait |= {"name": name, "named_in": frame} | handed
+                    for choice in wait.get("choices") or []:
+                        choice["name"] = choice["name"] or name
+    for wait in (wait for waits in unnamed.values() for wait in waits if wait["kind"] in _OWN_METHODS):
+        _name_by_handing(wait, waiting, sources)
 
 
-def _kept_ray_queues(frames: Sequence[Frame]) -> Iterable[tuple[Object, str]]:
+def _attributes(frame: Frame) -> Iterator[tuple[Object, str]]:
+    """What the objects in a function's variables keep: `for batch in loader` waits for a queue of the loader."""
+    for owner, value in frame.locals().items():
+        yield from ((each, f"{owner}.{name}") for name, each in value.attributes().items())
+
+
+def _handed_at(frame: Frame, name: str, sources: Sources) -> Wait:
+    """Where the line of a frame hands a method of an object of this name to a thread or a pool."""
+    calls = [node for node in sources.on_line(frame) if isinstance(node, ast.Call)]
+    methods = [each for call in calls for each in call.args if isinstance(each, ast.Attribute)]
+    handed = {"file": frame.file, "line": frame.line, "function": frame.function}
+    return {"handed": handed} if any(ast.unparse(each.value) == name for each in methods) else {}
+
+
+def _name_by_handing(wait: Wait, waiting: _Waiting, sources: Sources) -> None:
+    """Where who handed the method over is gone: the only line that hands such a method to a thread or a pool."""
+    files = dict.fromkeys(frame.file for _, frames in waiting for frame in frames if is_users(frame.file))
+    lines = [each for file in files for each in methods_handed(file, _OWN_METHODS[wait["kind"]], sources)]
+    if len(lines) == 1:
+        method, place = lines[0]
+        handed = {"file": place.file, "line": place.line, "function": place.function}
+        wait |= {"name": ast.unparse(method.value), "named_in": place, "handed": handed}
+
+
+def _kept_ray_queues(frames: Sequence[Frame], sources: Sources) -> Iterator[tuple[Object, str]]:
     """Queues in attributes of the current object: what fills them may be a method that is not running yet."""
-    owners = [frame.locals().get("self") for frame in frames if is_users(frame.file)]
-    kept = chain.from_iterable(owner.attributes().values() for owner in owners if owner is not None)
-    return [(each, "") for each in kept if is_ray_queue(each)]
+    for frame in (frame for frame in frames if is_users(frame.file)):
+        owner = frame.locals().get("self")
+        for name, each in owner.attributes().items() if owner is not None else ():
+            if is_ray_queue(each) and sources.may_use(frame, f"self.{name}", _ENDING):
+                yield each, ""
 
 
 def _uses_of(frames: Sequence[Frame], sources: Sources) -> Iterator[tuple[Object | None, str]]:

@@ -1,8 +1,21 @@
-"""Expressions of the source and the objects that they stand for in a frame; nothing is evaluated."""
+"""Expressions of the source, and what they stand for in a frame; nothing of the program is run."""
 
 import ast
+import operator
+from collections.abc import Callable
 
-from .objects import Frame, Object
+from .objects import Frame, Object, is_a, path_text
+
+_COMPARED: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_BRACKETS = {"list": "[]", "deque": "[]", "tuple": "()", "set": "{}", "frozenset": "{}", "dict": "{}"}
+_MOST_ELEMENTS = 8
 
 
 def resolve(expression: ast.expr | None, frame: Frame) -> Object | None:
@@ -40,6 +53,38 @@ def _plain(value: Object) -> object:
     return value.text() if value.text() is not None else value.number()
 
 
+def holds(test: ast.expr, frame: Frame) -> bool | None:
+    """Whether a condition on numbers and lengths is true now; None where that cannot be told."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = holds(test.operand, frame)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        parts = [holds(each, frame) for each in test.values]
+        decides = isinstance(test.op, ast.Or)
+        return decides if decides in parts else None if None in parts else not decides
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        left, right = (_number(each, frame) for each in (test.left, test.comparators[0]))
+        compare = _COMPARED.get(type(test.ops[0]))
+        return compare(left, right) if compare is not None and left is not None and right is not None else None
+    number = _number(test, frame)
+    if number is None and (value := resolve(test, frame)) is not None and value.text() is None:
+        number = value.length()
+    return None if number is None else bool(number)
+
+
+def _number(expression: ast.expr, frame: Frame) -> float | None:
+    if isinstance(expression, ast.Constant):
+        return expression.value if isinstance(expression.value, int | float) else None
+    if isinstance(expression, ast.Call):
+        counts = ast.unparse(expression.func) == "len" and len(expression.args) == 1
+        counted = resolve(expression.args[0], frame) if counts else None
+        return counted.length() if counted is not None else None
+    value = resolve(expression, frame)
+    if value is None:
+        return None
+    return value.real() if value.number() is None else value.number()
+
+
 def texts_of(argument: ast.expr, place: Frame) -> list[str]:
     """A key or a list of keys, as far as they are plain."""
     if isinstance(argument, ast.Constant):
@@ -59,8 +104,49 @@ def _part(part: ast.expr, place: Frame) -> str | None:
     """A part of an f-string as it would be printed, where it is plain."""
     if isinstance(part, ast.Constant):
         return str(part.value)
-    if not isinstance(part, ast.FormattedValue) or part.format_spec is not None:
+    if not isinstance(part, ast.FormattedValue):
         return None
     value = resolve(part.value, place)
-    text, number = (value.text(), value.number()) if value is not None else (None, None)
-    return text if text is not None else str(number) if number is not None else None
+    plain = _plain(value) if value is not None else None
+    parts = (
+        [_part(each, place) for each in part.format_spec.values] if isinstance(part.format_spec, ast.JoinedStr) else []
+    )
+    if plain is None or None in parts:
+        return None
+    try:
+        return format(plain, "".join(parts))  # type: ignore[arg-type]
+    except ValueError:
+        return None
+
+
+def values_in(expression: ast.expr, frame: Frame) -> str:
+    """Texts, numbers, lengths and short collections in an expression, as far as they are plain."""
+    found: dict[str, str] = {}
+    # What is counted, or of which an element is shown, is not shown itself.
+    counted: set[int] = set()
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "len" and len(node.args) == 1:
+            counted.add(id(node.args[0]))
+            value = resolve(node.args[0], frame)
+            size = value.length() if value is not None else None
+            found |= {ast.unparse(node): str(size)} if size is not None else {}
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript) or id(node) in counted:
+            continue
+        value = resolve(node, frame)
+        if value is not None and (shown := _shown(value)) is not None:
+            found[ast.unparse(node)] = shown
+            counted |= {id(node.value)} if isinstance(node, ast.Subscript) else set()
+    return f" ({', '.join(f'{name} = {value}' for name, value in list(found.items())[:3])})" if found else ""
+
+
+def _shown(value: Object) -> str | None:
+    """A plain value as Python prints it, or a collection of few of them."""
+    plain = path_text(value) or (value.text() if value.text() is not None else value.number())
+    if plain is not None:
+        return repr(plain)[:80]
+    if not is_a(value, *_BRACKETS) or not 0 < (value.length() or 0) <= _MOST_ELEMENTS:
+        return None
+    within = [key for key, _ in value.pairs()] if is_a(value, "dict") else value.elements()
+    parts = [_shown(each) for each in within]
+    brackets = next(_BRACKETS[each] for each in _BRACKETS if is_a(value, each))
+    return f"{brackets[0]}{', '.join(filter(None, parts))}{brackets[1]}"[:80] if None not in parts else None

@@ -4,36 +4,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .awaited_files import awaited_files, files_ahead
+from .backlog import backlog
 from .blocking import wait_of
+from .called import remote_ahead
 from .chosen import OURS, given_name
-from .connected import connected_processes, connection_to
+from .connected import connected_processes, connection_to, is_listened, listening_at
+from .distributed_calls import given_results
 from .ended import OUR_THREADS, ended_process, ended_processes, ended_threads, last_exception, own_threads, raised_facts
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts, transports_of
+from .file_locks import contested_file, file_lock_holders
 from .held_locks import class_of, held_locks, tell_apart
 from .kernel import (
-    POLLING,
     Facts,
     all_processes,
     children_of,
-    contested_file,
-    ends_of,
-    file_facts,
-    file_lock_holders,
     hidden_relatives,
-    listener,
-    other_end,
     process_facts,
-    thread_facts,
     thread_numbers,
     threading_libraries,
 )
+from .kernel_threads import POLLING, thread_facts
 from .lock_files import lock_file
 from .looking import Looking, Wait
 from .objects import Frame, Object, is_a
+from .open_files import ends_of, file_facts, listener, other_end
 from .places import is_users, own_frames, users_place
+from .process_groups import groups_made, name_groups
 from .process_views import OwnProcess, ProcessView, ThreadView
 from .programs import ended_programs, program_behind
 from .relations import name_by_others, relate
+from .rounds import current_round
+from .routes import lines_entering, route
 from .source import Sources
 from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
@@ -43,6 +45,7 @@ _ADDED_TO_STACKS = (
     "background",
     "pooled",
     "loops",
+    "loop",
     "daemon",
     "handles",
     "serves",
@@ -52,14 +55,25 @@ _ADDED_TO_STACKS = (
     "place",
     "connections",
     "calls",
+    "calls_later",
+    "gives",
     "sets",
     "shares",
     "may_call",
     "writes",
+    "starts",
+    "asks_for",
+    "writes_files",
+    "route",
+    "enters",
+    "backlog",
+    "round",
 )
 _MOST_HELD = 100
 # Loops that are written in C show only who runs them.
 _LOOPS = ("asyncio/base_events.py", "asyncio/runners.py")
+# What Ray calls its threads that run them, which show nothing of the loop.
+RAYS_LOOP = "AsyncIO Thread"
 _POOLS = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 # Waits that are followed through processes which are not inspected otherwise, and through how many.
 _FOLLOWED, _MOST_BEHIND = ("child", "pipe", "stdin", "file_lock"), 4
@@ -96,14 +110,29 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         entry["calls"] = sorted(
             {name for frame in frames if is_users(frame.file) for name in sources.remote_calls(frame)}
         )
+        by_ray = any("/ray/" in frame.file for frame in frames)
+        entry["calls_later"] = remote_ahead(frames, sources) if by_ray else {}
+        entry["gives"] = given_results(frames, sources) if entry["calls"] else []
         wait["program"] = program_behind(_pipe_descriptor(wait), frames)
         entry["sets"] = [key for frame in frames if is_users(frame.file) for key in sources.keys_set(frame)]
     name_by_others(waiting, sources)
     relate(waiting, sources)
     _tell_locks_apart(waiting)
+    for entry, frames in waiting:
+        user = users_place(frames)
+        looks = user is not None and entry["wait"].get("polls")
+        entry["wait"] |= (
+            {"awaits_files": awaited_files(frames[user], view.pid, sources)} if looks and user is not None else {}
+        )
+        entry["writes_files"] = files_ahead(frames, view.pid, sources)
     for task in tasks:
         task["frames"] = [frame_facts(frame) for frame in task["frames"]]
-    ranks = _name_groups([entry["wait"] for entry in entries], modules)
+    groups = name_groups([entry["wait"] for entry in entries], modules)
+    ranks = max((group["size"] for group in groups), default=0)
+    for entry, thread in zip(entries, threads, strict=True):
+        takes_part = entry["main"] or entry["wait"]["kind"] in ("collective", "rendezvous")
+        entry["route"] = route(thread.frames, sources) if ranks > 1 and takes_part else []
+        entry["enters"] = lines_entering(thread.frames, sources) if ranks > 1 and takes_part else {}
     # The other ends of pipes and sockets are looked for among all processes, which takes a while.
     waits = [entry["wait"] for entry, _ in waiting]
     far = any(_leads_elsewhere(wait) or wait["kind"] == "child" for wait in waits)
@@ -124,6 +153,8 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         "forked": forked,
         "process_name": given_name(modules),
         "distributed": ranks,
+        "process_groups": groups,
+        "groups_made": groups_made(modules),
     }
 
 
@@ -170,6 +201,13 @@ def _runs_an_item(frames: Sequence[Frame]) -> bool:
     return any(f.file.endswith(_POOLS[0]) and f.function.rpartition(".")[2] == "run" for f in frames)
 
 
+def _event_loop(frames: Sequence[Frame]) -> str:
+    """The address of the event loop that a thread runs, where a frame of asyncio has it."""
+    owners = [frame.variable("self") for frame in frames if frame.file.endswith(_LOOPS)]
+    loops = [owner.get("_loop") or owner for owner in owners if owner is not None]
+    return f"{loops[0].address:#x}" if loops else ""
+
+
 def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
     kernel = thread_facts(pid, thread.native) if thread.native else {}
     looking = Looking(thread.frames, kernel, sources, ended_process)
@@ -181,7 +219,9 @@ def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
         "background": thread.name.startswith(OUR_THREADS)
         or (users_place(thread.frames) is None and not _runs_an_item(thread.frames)),
         "pooled": any(frame.file.endswith(_POOLS) for frame in thread.frames[users_place(thread.frames) or 0 :]),
-        "loops": any(frame.file.endswith(_LOOPS) for frame in thread.frames),
+        "loops": any(frame.file.endswith(_LOOPS) for frame in thread.frames)
+        or (thread.name.startswith(RAYS_LOOP) and users_place(thread.frames) is not None),
+        "loop": _event_loop(thread.frames),
         "daemon": thread.daemon,
         "handles": raised_facts(thread.handled),
         "serves": any(frame.file.endswith("grpc/_server.py") for frame in thread.frames),
@@ -190,6 +230,8 @@ def _thread_entry(thread: ThreadView, pid: int, sources: Sources) -> Facts:
             name: kernel[name] for name in ("state", "cpu", "call", "channel", "wakes", "one_end") if name in kernel
         },
         "wait": wait_of(looking),
+        "backlog": backlog(thread.frames, sources),
+        "round": current_round(thread.frames, sources),
     }
 
 
@@ -240,27 +282,6 @@ def _connections(frames: Sequence[Frame], sources: Sources) -> list[int]:
     return sorted({each for each in found if each is not None})
 
 
-def _name_groups(waits: list[Wait], modules: Mapping[str, Object]) -> int:
-    """The name and the ranks of the process group of a collective, as torch knows them. How many ranks there are."""
-    module = modules.get("torch.distributed.distributed_c10d")
-    every = module.get("_pg_group_ranks") if module is not None else None
-    sizes = [value.length() or 0 for _, value in every.pairs()] if every is not None else []
-    for wait in waits:
-        if wait["kind"] != "collective":
-            continue
-        names, ranks = (module.get("_pg_names"), module.get("_pg_group_ranks")) if module is not None else (None, None)
-        groups = {f"{key.address:#x}": value.text() or "" for key, value in names.pairs()} if names is not None else {}
-        members = {f"{key.address:#x}": value for key, value in ranks.pairs()} if ranks is not None else {}
-        if wait["op"] == "backward" and not groups:
-            wait["kind"] = "unknown"
-        address = wait.pop("group")
-        wait["group"] = groups.get(address, "") if address else "default"
-        of_group = members.get(address)
-        numbers = [key.number() for key, _ in of_group.pairs()] if of_group is not None else []
-        wait["members"] = [number for number in numbers if number is not None] or None
-    return max(sizes, default=0)
-
-
 def _any_process(pid: int, everyone: Mapping[int, Facts], seen: frozenset[int]) -> Facts:
     """A process of any language: its facts, what its first thread waits for as the kernel sees it, and for whom."""
     facts = process_facts(pid)
@@ -307,8 +328,11 @@ def _look_behind(
         wait["file"] = file_facts(pid, int(wait["descriptor"]))
     file = wait.get("file") or {}
     if file.get("kind") == "pipe":
-        wants_writer = wait["kind"] in _READING or wait.get("call") in ("read", "readv", *POLLING)
-        ends = [end for end in ends_of(str(file.get("inode")), dict(everyone)) if end["writes"] == wants_writer]
+        reads = wait["kind"] in _READING and not wait.get("sends")
+        wants_writer = reads or wait.get("call") in ("read", "readv", *POLLING)
+        every = ends_of(str(file.get("inode")), dict(everyone))
+        ends = [end for end in every if end["writes"] == wants_writer]
+        wait["openers"] = sorted({end["pid"] for end in every})
         wait["ends"] = _known_ends(pid, {end["pid"] for end in ends}, everyone)
         wait["sockets"] = [[end["pid"], end["descriptor"]] for end in ends]
     if file.get("peer") and (other := other_end(pid, file)) is not None:
@@ -338,6 +362,9 @@ def _look_behind(
         # Calls of asyncio keep their address in C: a single process at the other end of a connection is meant.
         others = connected_processes(pid, everyone, "cygrpc") or []
         wait["ends"] = others if len(others) == 1 else None
+    if wait.get("meets_at"):
+        wait["listened"] = is_listened(pid, str(wait["meets_at"]))
+        wait["listens"] = listening_at(pid)
     if wait["kind"] == "file_lock":
         wait["holders"] = file_lock_holders(pid, str(wait.get("path") or ""))
     if absence := wait.pop("absence_of", ""):

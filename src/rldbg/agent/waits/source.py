@@ -2,14 +2,14 @@
 
 import ast
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .objects import Frame, Object, exception_text, is_a, path_text
-from .origins import FUNCTIONS, names_of, own_nodes, parsed
+from .objects import Frame, Object, exception_text, is_a
+from .origins import FUNCTIONS, last_name, names_of, own_nodes, parsed
 from .places import is_users
-from .resolving import resolve, texts_of
+from .resolving import holds, resolve, texts_of, values_in
 
 WITH = (ast.With, ast.AsyncWith)
 _FILE_CALLS = ("os.read", "os.write", "os.fdopen", "os.sendfile")
@@ -35,6 +35,7 @@ class Sources:
 
     def __init__(self, pid: int) -> None:
         self._root = f"/proc/{pid}/root"
+        self._ahead: dict[tuple[str, int], tuple[ast.AST, ...]] = {}
         self.tree = functools.lru_cache(maxsize=200)(self._tree)
         self.definitions = functools.lru_cache(maxsize=200)(self._definitions_in)
         self._nodes = functools.lru_cache(maxsize=2000)(self._nodes_at)
@@ -97,28 +98,35 @@ class Sources:
             return ""
         if tried := _tried(loops[-1], frame):
             return tried
-        if not isinstance(loops[-1], ast.While):
-            return ""
-        test, word = loops[-1].test, "while"
+        test, word = self.polled_test(frame)
+        return f"{word} `{ast.unparse(test)[:100]}`{values_in(test, frame)}" if test is not None else ""
+
+    def polled_test(self, frame: Frame) -> tuple[ast.expr | None, str]:
+        """The condition of the innermost loop around the line, and whether it runs "while" or "until" it holds."""
+        loops = self.loops_around(frame)
+        if not loops or not isinstance(loops[-1], ast.While):
+            return None, ""
+        test = loops[-1].test
         if isinstance(test, ast.Constant):
             ends = [node.test for node in ast.walk(loops[-1]) if isinstance(node, ast.If) and leaves_loop(node)]
-            if len(ends) != 1:
-                return ""
-            test, word = ends[0], "until"
-        elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test, word = test.operand, "until"
-        return f"{word} `{ast.unparse(test)[:100]}`{values_in(test, frame)}"
+            return (ends[0], "until") if len(ends) == 1 else (None, "")
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return test.operand, "until"
+        return test, "while"
 
-    def awaited_condition(self, frame: Frame) -> str:
-        """What has to hold for the wait of a condition on the line to end: what `wait_for` is given, or the loop around
-        `wait`."""
+    def awaited_condition(self, frame: Frame) -> dict[str, str | bool]:
+        """What has to hold for the wait of a condition on the line to end (`until`): what `wait_for` is given, or the
+        loop around `wait`; and whether it is `met`, so that only the notification is missing."""
         for call in self.calls_at(frame):
             if call.method == "wait_for" and call.arguments:
                 given = call.arguments[0]
-                test = given.body if isinstance(given, ast.Lambda) else given
-                asked = "" if isinstance(given, ast.Lambda) else "()"
-                return f"until `{ast.unparse(test)[:100]}{asked}`{values_in(test, frame) if not asked else ''}"
-        return self.polled(frame)
+                if not isinstance(given, ast.Lambda):
+                    return {"until": f"until `{ast.unparse(given)[:100]}()`", "met": False}
+                text = f"until `{ast.unparse(given.body)[:100]}`{values_in(given.body, frame)}"
+                return {"until": text, "met": holds(given.body, frame) is True}
+        test, word = self.polled_test(frame)
+        met = test is not None and holds(test, frame) is (word == "until")
+        return {"until": self.polled(frame), "met": met}
 
     def spins(self, frame: Frame) -> str:
         """What a loop around the line looks for without doing anything else."""
@@ -129,11 +137,7 @@ class Sources:
     def remote_calls(self, frame: Frame) -> Iterator[str]:
         """Methods of Ray actors that the frame's function calls."""
         function = self.function(frame)
-        for node in own_nodes(function) if function is not None else ():
-            if isinstance(node, ast.Attribute) and node.attr == "remote":
-                called = _without_options(node.value)
-                if isinstance(called, ast.Attribute):
-                    yield called.attr
+        return remote_methods(own_nodes(function) if function is not None else ())
 
     def files_used(self, frame: Frame) -> Iterator[int]:
         """Descriptors that the frame's function gives to functions of `os`."""
@@ -154,6 +158,19 @@ class Sources:
             if node.func.attr in SETTING and is_a(resolve(node.func.value, frame), "Store"):
                 found += texts_of(node.args[0], frame)
         return found
+
+    def ahead(self, frame: Frame) -> tuple[ast.AST, ...]:
+        """Many tasks are at the same line."""
+        place = frame.file, frame.line
+        if place not in self._ahead:
+            function, loops = self.function(frame), self.loops_around(frame)
+
+            def is_ahead(node: ast.AST) -> bool:
+                line = int(getattr(node, "end_lineno", None) or 0)
+                return line >= frame.line or any(_spans(loop, line) for loop in loops)
+
+            self._ahead[place] = tuple(nodes_run(function, is_ahead)) if function is not None else ()
+        return self._ahead[place]
 
     def on_line(self, frame: Frame) -> tuple[ast.AST, ...]:
         return self._nodes(frame.file, frame.line)
@@ -209,6 +226,27 @@ class Sources:
         # A constructor has run before.
         return [line for function, line in found.items() if function != "__init__"] or list(found.values())
 
+    def may_use(self, frame: Frame, name: str, methods: frozenset[str]) -> bool:
+        """Whether the class of the current method may call one of the methods on its attribute. It does not where it
+        only hands it to actors of Ray; where it never names it, another class may."""
+        around = [each for each in self._classes_in(frame.file) if each.lineno <= frame.line <= (each.end_lineno or 0)]
+        inner = max(around, key=lambda each: each.lineno, default=None)
+        nodes = list(ast.walk(inner)) if inner is not None else []
+        named = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node) == name]
+        read = {id(node) for node in named if isinstance(node.ctx, ast.Load)}
+        called = [node for node in nodes if isinstance(node, ast.Attribute) and id(node.value) in read]
+        remote = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) == "remote"]
+        given = {id(each) for call in remote for each in (*call.args, *(word.value for word in call.keywords))}
+        used = {id(node.value) for node in called if node.attr not in methods}
+        return not named or bool(read - given - used)
+
+    def keys_written(self, file: str, functions: Sequence[str]) -> dict[str, str]:
+        """The keys of stores that functions (`name:line`) set, as they are written there."""
+        lines = {int(each.rpartition(":")[2]): each for each in functions}
+        calls = [call for call in self._calls_in(file) if call.lineno in lines and call.args]
+        setting = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in SETTING]
+        return {lines[call.lineno]: ast.unparse(call.args[0])[:80] for call in setting}
+
     def functions_keeping(self, frame: Frame, name: str) -> list[str]:
         """Functions that acquire a lock of this name and do not release it themselves, as `name:line`."""
         calls = list(self._method_calls(frame, name))
@@ -243,12 +281,13 @@ class Sources:
         return all(id(node) in harmless for node in same)
 
     def _methods_in(self, file: str) -> tuple[tuple[ast.AST, frozenset[str], str, int], ...]:
-        """Function, last names of the object, method and line of each call of a method in a file."""
+        """Function, last names of the object, method and line of each call of a method in a file, also of one that is
+        handed on to be called."""
         return tuple(
-            (function, names_of(node.func.value, function), node.func.attr, node.func.lineno)
+            (function, names_of(method.value, function), method.attr, method.lineno)
             for function in self.functions(file)
             for node in own_nodes(function)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            for method in methods_in(node)
         )
 
     def _method_calls(self, frame: Frame, name: str) -> Iterator[tuple[str, str, int]]:
@@ -264,7 +303,13 @@ class Sources:
                 yield function.name, method, line
 
 
-def _without_options(node: ast.expr) -> ast.expr:
+def methods_in(node: ast.AST) -> list[ast.Attribute]:
+    """The method that a call calls, and those that it hands on: `loop.call_soon(queue.put_nowait, item)`."""
+    given = (node.func, *node.args) if isinstance(node, ast.Call) else ()
+    return [each for each in given if isinstance(each, ast.Attribute)]
+
+
+def without_options(node: ast.expr) -> ast.expr:
     """The method of `method.options(...).remote(...)`."""
     called = node.func if isinstance(node, ast.Call) else None
     return called.value if isinstance(called, ast.Attribute) and called.attr == "options" else node
@@ -281,6 +326,8 @@ def _tried(loop: ast.While | ast.For | ast.AsyncFor, frame: Frame) -> str:
         calls = [each for each in own_nodes(node) if isinstance(each, ast.Call)] if isinstance(node, ast.Try) else []
         if not isinstance(node, ast.Try) or not node.handlers or not calls or _spans_any(node.body, frame.line):
             continue
+        if not _ends_with(loop, node):
+            continue
         kinds = [ast.unparse(handler.type) for handler in node.handlers if handler.type is not None]
         noted = [target for handler in node.handlers for each in handler.body for target in _targets(each)]
         caught = [value for handler in node.handlers if (value := frame.variable(handler.name or "")) is not None]
@@ -291,27 +338,22 @@ def _tried(loop: ast.While | ast.For | ast.AsyncFor, frame: Frame) -> str:
     return ""
 
 
+def _ends_with(loop: ast.While | ast.For | ast.AsyncFor, tried: ast.Try) -> bool:
+    """Whether a loop is over once what it tries has gone well; who only takes what is there goes on to the rest."""
+    if not is_unconditional(loop):
+        return True
+    well = (inner for each in (*tried.body, *tried.orelse) for inner in (each, *own_nodes(each)))
+    after = [node for node in loop.body if node.lineno > (tried.end_lineno or 0)]
+    leaves = (inner for each in after for inner in (each, *own_nodes(each)))
+    return any(isinstance(node, ast.Break | ast.Return) for node in (*well, *leaves))
+
+
 def _targets(node: ast.stmt) -> list[ast.expr]:
     return node.targets if isinstance(node, ast.Assign) else []
 
 
 def _spans_any(body: list[ast.stmt], line: int) -> bool:
     return any(_spans(node, line) for node in body)
-
-
-def values_in(expression: ast.expr, frame: Frame) -> str:
-    """Texts, numbers and lengths of the variables in an expression, as far as they are plain."""
-    found: dict[str, str] = {}
-    for node in ast.walk(expression):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "len" and len(node.args) == 1:
-            counted = resolve(node.args[0], frame)
-            size = counted.length() if counted is not None else None
-            found |= {ast.unparse(node): str(size)} if size is not None else {}
-        value = resolve(node, frame) if isinstance(node, ast.Name | ast.Attribute) else None
-        plain = path_text(value) or (value.text() if value.text() is not None else value.number()) if value else None
-        if plain is not None:
-            found[ast.unparse(node)] = repr(plain)[:80]
-    return f" ({', '.join(f'{name} = {value}' for name, value in list(found.items())[:3])})" if found else ""
 
 
 def _qualified(tree: ast.AST, within: str) -> Iterator[tuple[str, ast.AST]]:
@@ -325,18 +367,23 @@ def _qualified(tree: ast.AST, within: str) -> Iterator[tuple[str, ast.AST]]:
             yield from _qualified(node, within)
 
 
+def is_unconditional(loop: ast.AST) -> bool:
+    """`while True`: it is left from within, if at all."""
+    return isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
+
+
+def remote_methods(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names of the methods of Ray actors that are called there."""
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr == "remote":
+            called = without_options(node.value)
+            if isinstance(called, ast.Attribute):
+                yield called.attr
+
+
 def nodes_ahead(frame: Frame, sources: Sources) -> Iterator[ast.AST]:
     """What the frame's function still runs: what ends on the current line or later, and the loops around it."""
-    function = sources.function(frame)
-    if function is None:
-        return iter(())
-    loops = sources.loops_around(frame)
-
-    def is_ahead(node: ast.AST) -> bool:
-        line = int(getattr(node, "end_lineno", None) or 0)
-        return line >= frame.line or any(_spans(loop, line) for loop in loops)
-
-    return nodes_run(function, is_ahead)
+    return iter(sources.ahead(frame))
 
 
 def nodes_run(function: ast.AST, is_ahead: Callable[[ast.AST], bool] = lambda _: True) -> Iterator[ast.AST]:

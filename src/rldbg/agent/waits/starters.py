@@ -3,13 +3,14 @@ no object remembers it."""
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from .kernel import Facts
-from .objects import Frame, Object
+from .objects import Frame, Object, called_on, is_a
 from .origins import FUNCTIONS, last_name, names_of, own_nodes
 from .places import is_users
 from .resolving import resolve
-from .source import Sources
+from .source import Sources, nodes_ahead
 
 # By the last name of what is called: what it starts, and where the function stands among its arguments.
 _STARTS: dict[str, tuple[str, int]] = {
@@ -19,6 +20,7 @@ _STARTS: dict[str, tuple[str, int]] = {
     "submit": ("work of a pool", 0),
     "apply_async": ("work of a pool", 0),
     "run_in_executor": ("work of a pool", 1),
+    "to_thread": ("work of a pool", 0),
     "create_task": ("task", 0),
     "ensure_future": ("task", 0),
     "run_coroutine_threadsafe": ("task", 0),
@@ -28,23 +30,87 @@ _ALWAYS_RUN = (ast.With, ast.AsyncWith, ast.Expr, ast.Assign, ast.AnnAssign, ast
 # Names that mean something else in most places.
 _TOO_COMMON = frozenset({"run", "__init__", "main"})
 _CALLED_THROUGH = 3
+# Where those that run what they were handed keep it.
+_HANDED_AS = {"concurrent/futures/thread.py": "fn", "/threading.py": "_target"}
 
 
 def starters(functions: Sequence[str], place: Frame, frames: Sequence[Frame], sources: Sources) -> list[Facts]:
     """For functions of the place's file (as `name:line`): what is started to run one of them or what calls one, its
-    name and its line, and whether a current function has `passed` that line."""
+    name and its line, and whether a current function has `passed` that line, or comes to it `later`."""
     file = place.file
-    leading = _leading_to({each.partition(":")[0] for each in functions}, file, sources) if functions else set()
+    leading = leading_to({each.partition(":")[0] for each in functions}, file, sources) if functions else set()
     begun = [(call, started) for call in sources.calls(file) if leading and (started := _started(call, leading))]
     begun += _subclasses(leading, file, sources)
     own = [frame for frame in frames if begun and frame.file == file]
     passed = {line for frame in own for line in _lines_passed(frame, sources)}
     unkept = _unkept(file, sources) if begun else set()
+    later = {each["line"] for each in starts_ahead(own, sources) if not each["again"]}
     found = [
-        started | {"line": call.lineno, "passed": call.lineno in passed, "unkept": id(call) in unkept}
+        started
+        | {
+            "file": file,
+            "line": call.lineno,
+            "passed": call.lineno in passed,
+            "later": call.lineno in later,
+            "unkept": id(call) in unkept,
+        }
         for call, started in begun
     ]
     return sorted(found, key=lambda each: not each["passed"])[:3]
+
+
+def starts_ahead(frames: Sequence[Frame], sources: Sources) -> list[Facts]:
+    """The lines of current functions that will start a thread, process or task; `again`, in the next round of a loop
+    alone."""
+    return [
+        {"file": frame.file, "line": node.lineno, "again": node.lineno <= frame.line}
+        for frame in frames
+        if is_users(frame.file)
+        for node in nodes_ahead(frame, sources)
+        if isinstance(node, ast.Call) and last_name(node.func) in _STARTS
+    ]
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of the source that no thread is at: a frame without values."""
+
+    file: str
+    line: int
+    function: str
+
+    def locals(self) -> dict[str, Object]:
+        return {}
+
+    def variable(self, name: str) -> Object | None:
+        return None
+
+
+def methods_handed(file: str, method: str, sources: Sources) -> Iterator[tuple[ast.Attribute, SourceLine]]:
+    """Lines of a file that hand a method of this name to a thread or a pool."""
+    for function in sources.functions(file):
+        for call in (node for node in own_nodes(function) if isinstance(node, ast.Call)):
+            if last_name(call.func) not in _STARTS:
+                continue
+            for each in (*call.args, *(word.value for word in call.keywords)):
+                if isinstance(each, ast.Attribute) and each.attr == method:
+                    yield each, SourceLine(file, call.lineno, function.name)
+
+
+def handed_function(frame: Frame, owner: Object) -> Object | None:
+    """What a thread or a pool was handed to run, where the frame is the one that runs it."""
+    name = frame.function.rpartition(".")[2]
+    if name != "run" or not frame.file.endswith(tuple(_HANDED_AS)):
+        return None
+    found = owner.get(next(each for file, each in _HANDED_AS.items() if frame.file.endswith(file)))
+    for _ in range(_CALLED_THROUGH):
+        if found is None or not is_a(found, "partial"):
+            return found
+        function, given = found.get("func"), found.get("args")
+        # `asyncio.to_thread` runs it in the context of its caller.
+        in_context = given.elements()[:1] if given is not None and is_a(called_on(function), "Context") else []
+        found = in_context[0] if in_context else function
+    return found
 
 
 Given = tuple[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, int | str]
@@ -158,7 +224,7 @@ def _parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, position: int |
     return position if isinstance(position, str) else names[position] if position < len(names) else ""
 
 
-def _leading_to(names: set[str], file: str, sources: Sources) -> set[str]:
+def leading_to(names: set[str], file: str, sources: Sources) -> set[str]:
     """Functions of a file by their qualified names: those of these names, and those that call them."""
     every = sources.definitions(file)
     called = {

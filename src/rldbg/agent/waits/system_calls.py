@@ -2,7 +2,7 @@
 
 import ast
 
-from .kernel import POLLING
+from .kernel_threads import POLLING
 from .lock_files import awaited_absence
 from .looking import Looking, Wait
 from .objects import is_a
@@ -43,7 +43,8 @@ def kernel_wait(looking: Looking) -> Wait | None:
         polls = looking.sources.polled(place) if place is not None else ""
         wait = {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods, "database": _uses_database(looking)}
         absence = awaited_absence(place, looking.sources) if place is not None else ""
-        given_s = _delay(looking)
+        given_s, loops = _delay(looking), looking.sources.loops_around(place) if place is not None else []
+        wait["counted"] = bool(loops) and isinstance(loops[-1], ast.For)
         return wait | {"delay_s": facts.get("left_s") if given_s is None else given_s, "absence_of": absence}
     if call in ("wait4", "waitid"):
         pid = (facts.get("arguments") or [0])[1 if call == "waitid" else 0]

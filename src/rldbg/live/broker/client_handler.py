@@ -9,6 +9,7 @@ from typing import Any
 from rldbg.agent import Message, SelectionError, WireError, parse_selection
 from rldbg.core import IncompleteDataError, RldbgError, UsageError
 from rldbg.live.broker.breakpoints import Break
+from rldbg.live.broker.debug_session import RESUMING
 from rldbg.live.broker.processes import Process
 from rldbg.live.broker.stacks import stack_of
 from rldbg.live.broker.state import BrokerState
@@ -17,7 +18,6 @@ _CHOOSING = frozenset({"ps", "select", "attach", "pause", "continue", "stacks", 
 _REFRESH_S = 0.25
 _PROFILE_S = 110.0
 _EXEC_S = 2.0
-_STEPS = frozenset({"next", "stepIn", "stepOut", "continue", "goto"})
 
 
 class ClientHandler:
@@ -91,7 +91,8 @@ class ClientHandler:
             selection = parse_selection(str(body.get("who") or "all"))
         except SelectionError as error:
             raise UsageError(str(error), "see `rldbg ps --help` for the grammar") from None
-        named = [p for p in self._state.processes.select(selection) if _is_of_interest(p)]
+        every = self._state.processes.select(selection)
+        named = [process for process in every if _is_of_interest(process) or (ended and process.said)]
         chosen = [process for process in named if ended or (process.state in states and process.is_alive)]
         if not chosen:
             there = ", ".join(p.who for p in self._state.processes if _is_of_interest(p)) or "none"
@@ -171,7 +172,7 @@ class ClientHandler:
     async def _resume(self, body: Message) -> Message:
         """One step or `continue`; then, with `wait_s`, until it stops again."""
         process, how = self._one(body), str(body["how"])
-        if how not in _STEPS:
+        if how not in RESUMING:
             raise UsageError(f"invalid way to resume: {how!r}")
         session = await self._state.sessions.settled(process)
         stops = session.stops

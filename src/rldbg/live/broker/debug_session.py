@@ -9,42 +9,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rldbg.agent import Message, WireError
 from rldbg.core import UnreachableError, UsageError
 from rldbg.live.broker.async_peer import MessageChannel
-from rldbg.live.own_frames import NOT_THE_USERS
+from rldbg.live.broker.stop import Stop, fill_stop
 
 _log = logging.getLogger(__name__)
-_RESUMING = frozenset({"continue", "next", "stepIn", "stepOut", "goto"})
+RESUMING = frozenset({"continue", "next", "stepIn", "stepOut", "goto"})
 _FRAME_BOUND = frozenset({"evaluate", "scopes", "variables", "setVariable", "setExpression", "completions"})
-_KNOWN = (
-    _RESUMING
-    | _FRAME_BOUND
-    | frozenset(
-        [
-            "initialize",
-            "attach",
-            "configurationDone",
-            "setBreakpoints",
-            "setFunctionBreakpoints",
-            "setExceptionBreakpoints",
-            "threads",
-            "stackTrace",
-            "exceptionInfo",
-            "pause",
-            "gotoTargets",
-            "modules",
-            "source",
-            "stepInTargets",
-            "setDebuggerProperty",
-            "disconnect",
-            "pydevdSystemInfo",
-        ]
-    )
-)
+_KNOWN = RESUMING | _FRAME_BOUND | {
+    "initialize", "attach", "configurationDone", "setBreakpoints", "setFunctionBreakpoints", "setExceptionBreakpoints",
+    "threads", "stackTrace", "exceptionInfo", "pause", "gotoTargets", "modules", "source", "stepInTargets",
+    "setDebuggerProperty", "disconnect", "pydevdSystemInfo",
+}  # fmt: skip
 HANDSHAKE_S = 120.0
 _REQUEST_S = 30.0
 # Evaluating an expression may take long; formatting an existing value should not.
@@ -53,37 +32,6 @@ _INTERRUPTS = 8
 _SEQ_LIMIT = 1 << 52
 # `ray.get` checks for signals once per second.
 _MAIN_S = 2.0
-
-
-@dataclass
-class Stop:
-    """Where and why a process halted."""
-
-    file: str = ""
-    line: int = 0
-    function: str = ""
-    thread: str = ""
-    thread_id: int = 0
-    reason: str = "breakpoint"
-    since: float = field(default_factory=time.time)
-    notes: list[str] = field(default_factory=list)
-    frame_id: int | None = None
-    counted: bool = False
-    # Whether the previous broker has seen it, so that its breakpoint has counted it.
-    is_taken_over: bool = False
-    # The debug session in which an announced stop will arrive; None until the agent reports it.
-    session: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "file": self.file,
-            "line": self.line,
-            "function": self.function,
-            "thread": self.thread,
-            "thread_id": self.thread_id,
-            "reason": self.reason,
-            "notes": self.notes,
-        }
 
 
 class Translation(Protocol):
@@ -214,7 +162,7 @@ class DebugSession:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[seq] = waiting
         message = {"seq": seq, "type": "request", "command": command, "arguments": dict(arguments)}
-        if command in _RESUMING:
+        if command in RESUMING:
             self._begin_resume(command, waiting)
         # Not cancelled with the request: a refused resume must be noticed even if the client has left.
         waiting.add_done_callback(lambda answered: self._no_longer_waiting(seq, answered))
@@ -284,7 +232,7 @@ class DebugSession:
         if command not in _KNOWN:
             raise UsageError(f"the debuggee does not understand {command!r}")
         thread = arguments.get("threadId")
-        if command in _RESUMING and (self._halt is None or (thread and thread not in self._stopped_threads)):
+        if command in RESUMING and (self._halt is None or (thread and thread not in self._stopped_threads)):
             raise UsageError(
                 "the process is not stopped",
                 "`rldbg ps` lists stopped processes; `rldbg pause WHO` pauses a running one",
@@ -400,13 +348,3 @@ class DebugSession:
 
     def close(self) -> None:
         self._stream.close()
-
-
-def fill_stop(stop: Stop, frames: list[Message]) -> None:
-    """The user's innermost frame; frames of a debugger or of this tool above it are skipped."""
-    for frame in frames:
-        path = str((frame.get("source") or {}).get("path", ""))
-        if not any(part in path for part in NOT_THE_USERS):
-            stop.file, stop.line, stop.function = path, int(frame.get("line", 0)), str(frame.get("name", ""))
-            stop.frame_id = frame.get("id")
-            return

@@ -15,9 +15,10 @@ from rldbg.agent import Message, WireError
 from rldbg.core import RldbgError, UnreachableError, UsageError
 from rldbg.live.broker.async_peer import MessageChannel
 from rldbg.live.broker.breakpoints import BreakTable, LogPoints
-from rldbg.live.broker.debug_session import DebugSession, Stop
+from rldbg.live.broker.debug_session import DebugSession
 from rldbg.live.broker.kept_files import KeptFiles
 from rldbg.live.broker.processes import Process
+from rldbg.live.broker.stop import Stop
 
 _log = logging.getLogger(__name__)
 PrepareStop = Callable[[DebugSession, Stop, list[Message]], Awaitable[None]]

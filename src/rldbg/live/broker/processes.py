@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from rldbg.agent import Message, Selection, Subject
 from rldbg.live.broker.async_peer import AsyncPeer
-from rldbg.live.broker.debug_session import DebugSession, Stop
+from rldbg.live.broker.debug_session import DebugSession
+from rldbg.live.broker.stop import Stop
 
 _PAUSING = "is to be paused: stops at its next line of Python"
 ProcessState = Literal["running", "stopped", "crashed", "exited"]
@@ -36,6 +37,9 @@ class Process:
     arrived_at: float = field(default_factory=time.time)
     ended_at: float | None = None
     said_goodbye: bool = False
+    # Errors that its program has said, as last told, with the name that the program gave it and who started it.
+    said: Message = field(default_factory=dict)
+    said_at: float = 0.0
     # Numbers of debug sessions: those whose process sees all breakpoints, and those that are over.
     armed: set[int] = field(default_factory=set)
     over: set[int] = field(default_factory=set)

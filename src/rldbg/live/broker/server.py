@@ -15,11 +15,11 @@ from rldbg.agent import FAREWELL, STRANGER_LIMIT_BYTES, Message, WireError
 from rldbg.core import UnreachableError, UsageError
 from rldbg.live.broker.async_peer import HANDSHAKE_S, AsyncPeer, Stream, greet
 from rldbg.live.broker.client_handler import ClientHandler
-from rldbg.live.broker.debug_session import Stop
 from rldbg.live.broker.editor_bridge import EditorBridge
 from rldbg.live.broker.processes import Process
 from rldbg.live.broker.stacks import keep_stacks
 from rldbg.live.broker.state import BrokerState
+from rldbg.live.broker.stop import Stop
 
 _log = logging.getLogger(__name__)
 _STRANGERS = 256
@@ -41,7 +41,6 @@ class Broker:
         self._is_gathering = replaces
         self.state = BrokerState(run)
         self.clients = 0
-        self.had_agents = False
         self.last_contact = time.monotonic()
         self._strangers: list[Stream] = []
         self._keeping_stacks: asyncio.Future[Any] | None = None
@@ -79,7 +78,6 @@ class Broker:
             await asyncio.sleep(0.02)
 
     async def _serve_agent(self, stream: Stream, about: Message) -> None:
-        self.had_agents = True
         self._last_arrival = time.monotonic()
         process = self.state.processes.add(about, open_session=_ask_agent_for_session)
 
@@ -118,6 +116,8 @@ class Broker:
             self.state.sessions.spawn(self.state.widen(str(body.get("address"))))
         elif event == "bye":
             process.said_goodbye = True
+        elif event == "said":
+            process.said, process.said_at = body, time.time()
         elif event == "debug_ready":
             _session_is_ready(process, int(body.get("session") or 0), body.get("stop"))
         elif event in ("stop_failed", "debug_failed"):

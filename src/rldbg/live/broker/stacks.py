@@ -17,15 +17,22 @@ from rldbg.live.broker.processes import Process, ProcessTable
 _PATIENCE_S = 3.0
 # Analysing waits takes longer, especially when many processes are asked at once.
 _WAITS_S = 8.0
-_SEEN = ("threads", "tasks", "ended", "children", "raised", "suspended", "distributed", "forked")
+_SEEN = (
+    *("threads", "tasks", "ended", "children", "raised", "suspended", "forked"),
+    *("distributed", "process_groups", "groups_made"),
+)
 _PY_SPY_S = 15.0
 
 
 async def stack_of(process: Process, everyone: ProcessTable, wanted: Message) -> Message:
     """The process's line in `ps`, with `threads`, `groups` and `flight_record`, or `unanswered` and the reason."""
     entry: dict[str, Any] = process.to_dict()
+    # What it told by itself; an agent that answers tells it anew.
+    since_s = time.time() - process.said_at
+    entry["said"] = [each | {"ago_s": each["ago_s"] + since_s} for each in process.said.get("errors") or []]
     if not process.is_alive:
-        return entry | {"unanswered": "the process has ended"}
+        told = {name: process.said.get(name) for name in ("process_name", "started_by")}
+        return entry | told | {"unanswered": "the process has ended"}
     found = await _ask_agent(process, wanted)
     pid, is_here = int(process.facts.get("pid") or 0), process.facts.get("host") == os.uname().nodename
     if found.get("threads") and wanted.get("waits") and is_here and may_wait_for_gpu(pid, found["threads"]):

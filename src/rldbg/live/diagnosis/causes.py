@@ -4,13 +4,16 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rldbg.live.diagnosis.hang import CORRECT_WHAT_WAS_RAISED, HangDiagnosis
-from rldbg.live.diagnosis.wait_graph import JOINS, Node, WaitGraph, sleeps_long
+from rldbg.live.diagnosis.rank_nodes import uneven_rounds
+from rldbg.live.diagnosis.wait_graph import JOINS, Node, WaitGraph, sleeps_long, works_slowly
 from rldbg.live.diagnosis.wait_words import clause, listed, sentence, thing, told_nodes
+from rldbg.live.diagnosis.waits import one_sided
 
 SLOW = "it is running: this may be slow, not a hang; look again later and compare the line"
 _FIXES = {
     "computing": SLOW,
     "busy": SLOW,
+    "disagreement": "make all ranks pass the same root (src= or dst=): decide on it with what all of them know",
     "cuda": "the GPU may be at work: this may be slow, not a hang; look again later and compare the line",
 }
 _SAME_ORDER = "make all ranks call the same collectives in the same order"
@@ -57,7 +60,25 @@ _MOST_LISTED = 4
 
 
 def causes_of(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> list[HangDiagnosis]:
-    return [_cause(each, graph) for each in _told_once(ways)]
+    groups = _told_once(ways)
+    first: dict[object, int] = {}
+    more: dict[int, list[Node]] = {}
+    for number, group in enumerate(groups):
+        last = group[0][-1]
+        by = first.setdefault(_would_act(last) or number, number)
+        if by != number and len(group[0]) == 1:
+            more.setdefault(by, []).append(last)
+    told = {node.id for nodes in more.values() for node in nodes}
+    own = [(number, group) for number, group in enumerate(groups) if len(group[0]) > 1 or group[0][0].id not in told]
+    return [_cause(group, graph, more.get(number, ())) for number, group in own]
+
+
+def _would_act(node: Node) -> object:
+    """The functions of a process that would end a wait and that nobody runs, where someone who ran them has ended: all
+    waits that they would end have one cause."""
+    functions = frozenset(str(each).partition(":")[0] for each in node.wait.get("functions") or ())
+    lost = bool(functions) and "has ended" in str(node.wait.get("lost"))
+    return (*node.id[:2], functions) if lost else None
 
 
 def _told_once(ways: Sequence[Sequence[Node]]) -> list[list[Sequence[Node]]]:
@@ -82,7 +103,7 @@ def _does(node: Node) -> str:
     return f"{thing(node.wait)} {node.wait.get('lost')}" if node.waits else node.activity
 
 
-def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> HangDiagnosis:
+def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph, same_cause: Sequence[Node] = ()) -> HangDiagnosis:
     way, nodes = ways[0], graph.nodes.values()
     last = way[-1]
     ring = len(way) > 1 and last is way[0]
@@ -91,19 +112,34 @@ def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> HangDiagnosis:
     told = {node.id for each in roots for node in each}
     same = last if last.waits and not ring else root[0]
     alike = [node for node in nodes if node.id not in told and not node.background and _same_wait(node, same)]
+    # Those who disagree are told already.
+    alike = [node for node in alike if not node.wait.get("disagree")]
     others = sorted([*(other[0] for other in roots[1:]), *alike], key=lambda node: _in_order(node.label))
     told |= {node.id for node in others}
     raised = _raised_before_the_gpu(way)
     blamed = [raised] if raised else (node for each in ways for node in (each if ring else each[-1:]))
-    ranks = tuple(sorted({node.rank for node in blamed if node.rank is not None}))
+    ranks = tuple(last.wait.get("disagree") or sorted({node.rank for node in blamed if node.rank is not None}))
     kind = _kind(way, ring=ring)
+    if not ring and graph.works_elsewhere(last):
+        # Who is at work may do what the loop looks for, or remove the file.
+        kind = "busy" if kind == "in_vain" else "possible" if kind == "polling" and last.wait.get("lock_file") else kind
     fix = _fix(way, kind, ring=ring)
     where = "" if ranks else listed(list(dict.fromkeys(node.label for node in (*told_nodes(root), *others))))
-    text = _alike_text(same, others, whole=len(ways) == 1)
+    text = f"; {common}" if ring and (common := _common_side(way)[0]) else ""
+    text += _alike_text(same, others, whole=len(ways) == 1)
     left = [node for node in nodes if node.id not in told]
     text += _elsewhere(last, left) if len(way) > 1 else ""
+    # Who only waits has nothing to do; the root of a wait without a counterpart may have failed to ask.
+    acting = [node for each in ways for node in (each if ring or len(each) == 1 else each[1:])]
     return HangDiagnosis(
-        sentence(root) + text, kind, ranks, _consequences(told, left, graph), (fix,) if fix else (), where
+        sentence(root) + text,
+        kind,
+        ranks,
+        consequences(told, left, graph, same_cause),
+        (fix,) if fix else (),
+        where,
+        actors=frozenset(node.id for node in acting),
+        told=frozenset(node.id for each in ways for node in each),
     )
 
 
@@ -131,13 +167,17 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
         return "raised"
     if last.gone:
         return last.gone
+    if last.wait.get("disagree"):
+        return "disagreement"
     if last.wait.get("lost"):
         return "not_woken" if last.wait.get("completed") else _NEVER.get(last.kind, last.kind)
     if last.wait.get("polls"):
         # A polling loop may be normal, unless another process waits for it.
         return "polling" if len(way) > 1 else "possible"
-    if last.kind == "sleep" and len(way) > 1 and not sleeps_long(last.wait) and _completes(way[-2], last):
+    if works_slowly(last.wait):
         return "busy"
+    if last.kind == "sleep" and len(way) > 1 and not sleeps_long(last.wait) and _completes(way[-2], last):
+        return "not_woken" if way[-2].wait.get("met") else "busy"
     return last.kind or "busy"
 
 
@@ -156,9 +196,20 @@ def _fix(way: Sequence[Node], kind: str, *, ring: bool) -> str:
         return CORRECT_WHAT_WAS_RAISED
     if not ring:
         return _FIXES.get(kind, "")
+    if apart := _common_side(way)[1]:
+        return apart
     if len(way) == 2 and way[0].kind == "lock":
         return "do not call what takes the lock while holding it, or make it a reentrant lock (RLock)"
     return _RING_FIXES.get(way[0].kind, "") if len({node.kind for node in way}) == 1 else ""
+
+
+def _common_side(ring: Sequence[Node]) -> tuple[str, str]:
+    uneven = uneven_rounds(ring)
+    return (
+        uneven
+        if any(uneven)
+        else one_sided(str(node.wait.get("op")) if node.kind == "collective" else "" for node in ring)
+    )
 
 
 def _alike_text(first: Node, others: Sequence[Node], *, whole: bool) -> str:
@@ -174,16 +225,23 @@ def _same_wait(node: Node, other: Node) -> bool:
     if node.kind != other.kind or not node.waits:
         return False
     if node.kind in _COMMON:
-        return all(node.wait.get(each) == other.wait.get(each) for each in ("op", "group", "peer", "call"))
+        return node.job == other.job and all(
+            node.wait.get(each) == other.wait.get(each) for each in ("op", "group", "peer", "call")
+        )
     if node.wait.get("shared"):
         return bool(node.wait["shared"] == other.wait.get("shared") and node.id[0] == other.id[0])
     return bool(node.wait.get("key")) and node.id[:2] == other.id[:2] and node.wait["key"] == other.wait.get("key")
 
 
-def _consequences(told: set[tuple[object, ...]], others: Iterable[Node], graph: WaitGraph) -> tuple[str, ...]:
-    """Who waits for one of those that are told, directly or through others; the main threads first."""
+def consequences(
+    told: set[tuple[object, ...]], others: Iterable[Node], graph: WaitGraph, same_cause: Sequence[Node] = ()
+) -> tuple[str, ...]:
+    """Who waits for one of those that are told, directly or through others, or for the `same_cause`; the main threads
+    first."""
+    told = told | {node.id for node in same_cause}
     waiting = [node for node in others if node.waits and not node.background]
-    waiting = [node for node in waiting if any(each.id in told for each in graph.onward(node))]
+    waiting = [node for node in waiting if node in same_cause or any(each.id in told for each in graph.onward(node))]
+    waiting = [node for node in waiting if not graph.idles(node)]
     waiting.sort(key=lambda node: (node.id[2:] != ("main",), _in_order(node.label)))
     if len(waiting) <= 1:
         return tuple(f"because of that {clause(node)}" for node in waiting)

@@ -60,6 +60,7 @@ def own_server(wait: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id,
         # A process keeps the end that it gave to another one; who has it in a variable need not use it.
         return [Edge(each.id, "should write into it") for each in own if each.writes & ends]
     serving = [each for each in own if accepted and (each.connections & ends or each.wait.get("descriptor") in ends)]
+    serving = [each for each in serving if not _reads_another(each, ends)]
     # A library that serves has it too, for the user's handler.
     handling = _reading(serving, ends) or [each for each in serving if not each.background] or serving
     answering = [Edge(each.id, "is at the other end") for each in handling]
@@ -74,6 +75,13 @@ def _reading(nodes: Iterable[Node], ends: Set[int]) -> list[Node]:
     return [node for node in nodes if (node.wait.get("file") or {}).get("descriptor") in ends]
 
 
+def _reads_another(node: Node, ends: Set[int]) -> bool:
+    """Whether it waits in its own line for data from another connection, and will not write into this one: it only has
+    it too, as a method of the object that keeps both."""
+    other = node.kind == "socket" and (node.wait.get("file") or {}).get("descriptor") not in ends
+    return other and node.in_own_line and not node.may_send and not node.writes & ends
+
+
 def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: WaitFacts) -> list[Id]:
     """The thread or task of a process whose frames hold the other end of a connection; if none does and the main thread
     only accepts connections or runs an event loop, any that serves a connection; else its main thread."""
@@ -82,8 +90,8 @@ def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: WaitFacts) -
         return [front]
     ends = {descriptor for owner, descriptor in wait.get("sockets") or () if owner == pid}
     others = [node for node in known.values() if node.id[:2] == (host, pid) and node is not main]
-    using = [node for node in (*others, main) if node.connections & ends]
-    serving = (_reading(using, ends) or using)[:1]
+    using = [node for node in (*others, main) if node.connections & ends and not _reads_another(node, ends)]
+    serving = (_reading(using, ends) or [node for node in using if node.writes & ends] or using)[:1]
     if wait.get("rpc") is not None and not serving:
         serving = [node for node in others if node.serves and not node.background]
     if not serving and main.kind == "socket" and not (main.wait.get("file") or {}).get("peer"):

@@ -45,6 +45,13 @@ def blocked_loops(stack: WaitFacts) -> list[Id]:
     return [each for each in busy_loops(stack) if waits[each] not in RESTING]
 
 
+def loops_of(task: WaitFacts, stack: WaitFacts) -> list[WaitFacts]:
+    """The threads that run the event loop of a task and wait in a blocking call there: it cannot go on meanwhile."""
+    blocked = blocked_loops(stack)
+    threads = [t for t in stack.get("threads") or [] if (*process_id(stack), thread_key(t)) in blocked]
+    return [t for t in threads if not t.get("loop") or t["loop"] == task.get("loop", t["loop"])]
+
+
 def front_of(pid: int, host: Any, known: Mapping[Id, Node]) -> Any:
     """The node of a process: its main thread, or the process itself if its threads are unknown."""
     return "main" if (host, pid, "main") in known else "process"

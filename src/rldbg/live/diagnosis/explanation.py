@@ -6,15 +6,25 @@ from typing import Any
 
 from rldbg.agent import Message
 from rldbg.agent.waits import mark_moved
-from rldbg.live.diagnosis.causes import SLOW, causes_of
+from rldbg.live.diagnosis.causes import SLOW, causes_of, consequences
+from rldbg.live.diagnosis.group_members import diagnose_groups
 from rldbg.live.diagnosis.hang import ENDED, HangDiagnosis
 from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
+from rldbg.live.diagnosis.passed_by import passed_by, where_apart
 from rldbg.live.diagnosis.process_nodes import AT_THE_MOMENT
-from rldbg.live.diagnosis.rank_nodes import UNNAMED, join_ranks, unseen_ranks
+from rldbg.live.diagnosis.rank_nodes import (
+    NOT_BY_ALL,
+    UNNAMED,
+    answering_lines,
+    join_ranks,
+    uneven_rounds,
+    unseen_ranks,
+)
+from rldbg.live.diagnosis.said_errors import with_said_errors
 from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, users_frame
-from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
+from rldbg.live.diagnosis.wait_graph import Id, Node, WaitGraph, works_slowly
 from rldbg.live.diagnosis.wait_nodes import nodes_of, rest_where_meant, without_library_tasks
-from rldbg.live.diagnosis.wait_words import clause, sentence
+from rldbg.live.diagnosis.wait_words import clause, place_text, sentence
 
 _SENTENCES = 20
 _OVER = "why it ended is in its logs: rldbg doctor RUN_FOLDER"
@@ -22,6 +32,8 @@ LOOKS_APART_S = 1.0
 _NO_CAUSE = ("none", "possible", "unknown")
 # Counters of collectives say more about these waits than stacks.
 _IN_COLLECTIVES = frozenset({"collective", "cuda"})
+# Where a rank may have come to a later line without what the others do.
+_SKIPPED = frozenset({"absent", "disagreement", "cycle"})
 
 
 def explain(
@@ -37,8 +49,10 @@ def explain(
         from rldbg.live.diagnosis.ray_queues import with_queue_ids
 
         known = with_queue_ids(known, ray)
-    collectives = diagnose_stacks(before, known) if any(stack.get("groups") for stack in known) else None
     nodes = join_nccl(nodes_of(known), known)
+    groups = diagnose_groups(nodes, known)
+    counted = not groups and any(stack.get("groups") for stack in known)
+    collectives = diagnose_stacks(before, known) if counted else None
     seen = any(node.kind == "collective" for node in nodes)
     if collectives is not None and (collectives.kind == "none" or (collectives.kind == "odd" and seen)):
         # Counters do not include operations that were started earlier and are waited for in C.
@@ -55,12 +69,18 @@ def explain(
     if collectives is not None:
         # Why these ranks are missing is explained together with the collective.
         ways = [way for way in ways if way[0].rank not in collectives.ranks]
+    # What these ranks wait for is told with their groups.
+    apart = {process for _, told in groups for process in told}
+    ways = [way for way in ways if not any(node.id[:2] in apart for node in way)]
     found = [HangDiagnosis(text, "nccl_error", ()) for text in nccl_errors(known)]
     found += [_with_unseen(each, known) for each in causes_of(ways, graph)]
-    if collectives is not None:
-        told = _with_reasons(collectives, graph)
-        return [told, *(each for each in found if not set(each.ranks) & set(collectives.ranks))][:_SENTENCES]
-    return found[:_SENTENCES] or [_with_deaths(_nobody_waits(graph, known), graph, ray or {})]
+    if groups:
+        found = [*(_with_consequences(told, apart, graph) for told, _ in groups), *found]
+    elif collectives is not None:
+        others = [each for each in found if not set(each.ranks) & set(collectives.ranks)]
+        found = [_with_reasons(collectives, graph), *others]
+    found = found or [_with_deaths(_nobody_waits(graph, known), graph, ray or {})]
+    return with_said_errors(found[:_SENTENCES], graph, known)
 
 
 def wait_of(stacks: Sequence[Message], pid: int, host: str) -> str:
@@ -88,6 +108,13 @@ def _with_unseen(found: HangDiagnosis, stacks: Sequence[Message]) -> HangDiagnos
     return replace(found, evidence=(*found.evidence, unseen)) if unseen else found
 
 
+def _with_consequences(found: HangDiagnosis, told: set[Id], graph: WaitGraph) -> HangDiagnosis:
+    """Adds who waits for processes that are told, without being one of them."""
+    ids = {identity for identity in graph.nodes if identity[:2] in told}
+    others = [node for identity, node in graph.nodes.items() if identity not in ids]
+    return replace(found, evidence=(*found.evidence, *consequences(ids, others, graph)))
+
+
 def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:
     """Why the missing ranks do not arrive, if the wait graph knows it."""
     reasons, told = [], set()
@@ -97,7 +124,7 @@ def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:
             continue
         if idle or node.kind in ("sleep", "computing") or node.wait.get("op") in UNNAMED:
             reasons.append(clause(node))
-        elif node.waits and node.kind not in _IN_COLLECTIVES:
+        elif node.waits and (node.kind not in _IN_COLLECTIVES or node.wait.get("named")):
             path = [node, *graph.onward(node)]
             told |= {each.id for each in path}
             reasons.append(sentence(path))
@@ -107,12 +134,54 @@ def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:
     if found.kind == "absent" and _all_compute(found.ranks, graph):
         verdict = found.verdict.replace(" never entered ", " has not entered yet ", 1)
         found = replace(found, verdict=verdict, kind="computing", fix=(SLOW,))
-    return replace(found, evidence=(*reasons[:3], *found.evidence))
+    ring = [node for node in graph.nodes.values() if node.rank in found.ranks and node.kind == "collective"]
+    uneven, count = uneven_rounds(ring) if found.kind == "cycle" else ("", "")
+    found = replace(found, fix=(count,)) if count else found
+    more = f"; {uneven}" if uneven else _passed(found, graph) or _answered_elsewhere(found, graph)
+    evidence = (*reasons[:3], *found.evidence, *_callers(found, graph))
+    actors = frozenset(node.id for node in graph.nodes.values() if node.rank in found.ranks)
+    return replace(found, verdict=found.verdict + more, evidence=evidence, actors=actors, told=actors | told)
+
+
+def _passed(found: HangDiagnosis, graph: WaitGraph) -> str:
+    """How a rank has passed by the collective that another one waits in."""
+    ranked = [node for node in graph.nodes.values() if node.rank is not None and node.route]
+    waiting = [node for node in ranked if node.kind == "collective" and node.wait.get("op") not in NOT_BY_ALL]
+    # Where it was begun is another line.
+    waiting = [node for node in waiting if not node.wait.get("begun")]
+    for node in waiting if found.kind in _SKIPPED else ():
+        members = node.wait.get("members") or [each.rank for each in ranked]
+        others = [each for each in ranked if each.rank not in (node.rank, *found.left) and each.rank in members]
+        for other in (each for each in others if {each.rank, node.rank} & {*found.ranks}):
+            if how := passed_by(node.route, other.route, waits=other.kind == "collective"):
+                return f"; rank {other.rank} has passed by the {node.wait.get('op')} of rank {node.rank}: {how}"
+    return ""
+
+
+def _callers(found: HangDiagnosis, graph: WaitGraph) -> list[str]:
+    """Where ranks that are at the same line come from, if from different ones."""
+    there = [node for node in graph.nodes.values() if node.kind == "collective" and node.rank in found.ranks]
+    alike = [node for node in there if node.route and node.place == there[0].place]
+    parts = {rank: at for node in alike[1:] if (at := where_apart(alike[0].route, node.route)) for rank in [node.rank]}
+    if not parts:
+        return []
+    first = f"rank {alike[0].rank} came there from {place_text(next(iter(parts.values()))[0])}"
+    return [", ".join([first, *(f"rank {rank} from {place_text(at[1])}" for rank, at in parts.items())])]
+
+
+def _answered_elsewhere(found: HangDiagnosis, graph: WaitGraph) -> str:
+    """Where the other side of a send or receive would answer, if it does something else."""
+    blamed = [node for node in graph.nodes.values() if node.rank in found.ranks and node.enters]
+    for node in graph.nodes.values() if found.kind in _SKIPPED else ():
+        others = [each for each in blamed if each.rank == node.wait.get("peer") and each.wait.get("peer") != node.rank]
+        if node.rank is not None and others and (lines := answering_lines(node, others[0])):
+            return f"; rank {others[0].rank} does not answer rank {node.rank}{lines}"
+    return ""
 
 
 def _all_compute(ranks: Sequence[int], graph: WaitGraph) -> bool:
-    mains = [node for node in graph.nodes.values() if node.id[2:] == ("main",) and node.kind == "computing"]
-    return set(ranks) <= {node.rank for node in mains}
+    mains = [node for node in graph.nodes.values() if node.id[2:] == ("main",)]
+    return set(ranks) <= {node.rank for node in mains if node.kind == "computing" or works_slowly(node.wait)}
 
 
 def _nothing_hangs(nodes: Sequence[Node]) -> str:

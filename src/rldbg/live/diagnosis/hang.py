@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rldbg.core import Finding, Severity
-from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits
+from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits, one_sided
 
 ENDED = frozenset({"exited", "crashed", "lost"})
 CORRECT_WHAT_WAS_RAISED = "correct what was raised; what `except` and `finally` call, the other ranks do not"
@@ -14,7 +14,8 @@ _SAME_CALLS = "make all ranks of a group call the same collectives in the same o
 
 @dataclass(frozen=True, slots=True)
 class HangDiagnosis:
-    """The verdict in one sentence, the ranks to blame, and the evidence."""
+    """The verdict in one sentence, the ranks to blame, and the evidence. `left` are ranks that have been in the call in
+    which others still are; `actors` are the nodes of the wait graph that should have acted, `told` all it names."""
 
     verdict: str
     kind: str
@@ -22,6 +23,14 @@ class HangDiagnosis:
     evidence: tuple[str, ...] = ()
     fix: tuple[str, ...] = ()
     where: str = ""
+    left: tuple[int, ...] = ()
+    actors: frozenset[tuple[Any, ...]] = frozenset()
+    told: frozenset[tuple[Any, ...]] = frozenset()
+
+    @property
+    def is_harmless(self) -> bool:
+        # Healthy jobs wait for their GPU most of the time.
+        return self.kind in ("none", "moving", "unknown", "possible", "computing", "busy", "cuda")
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -33,12 +42,10 @@ class HangDiagnosis:
         }
 
     def to_finding(self) -> Finding:
-        # Healthy jobs wait for their GPU most of the time.
-        harmless = self.kind in ("none", "moving", "unknown", "possible", "computing", "busy", "cuda")
         return Finding(
             id="no_hang" if self.kind == "none" else f"hang.{self.kind}",
-            severity=Severity.INFO if harmless else Severity.ERROR,
-            where=self.where or (_ranks(self.ranks) if self.ranks else "all ranks"),
+            severity=Severity.INFO if self.is_harmless else Severity.ERROR,
+            where=self.where or (ranks_text(self.ranks) if self.ranks else "all ranks"),
             evidence=self.evidence,
             cause=self.verdict,
             fix=self.fix,
@@ -71,8 +78,10 @@ def _called(what: str, ranks: Sequence[int], views: Mapping[int, RankView]) -> s
     for rank in ranks:
         places.setdefault(views[rank].position, []).append(rank)
     place, there = max(places.items(), key=lambda each: (views[each[1][0]].handles != "", len(each[1])))
-    who = "" if len(places) == 1 else f"{_ranks(there)} "
-    return f"{_ranks(ranks)} called {what}" + f" and {who}{'is' if len(there) == 1 else 'are'} at {place}" * bool(place)
+    who = "" if len(places) == 1 else f"{ranks_text(there)} "
+    return f"{ranks_text(ranks)} called {what}" + f" and {who}{'is' if len(there) == 1 else 'are'} at {place}" * bool(
+        place
+    )
 
 
 def _stuck(waits: Waits) -> HangDiagnosis | None:
@@ -81,7 +90,7 @@ def _stuck(waits: Waits) -> HangDiagnosis | None:
     rank, operation = next(iter(waits.stuck.items()))
     absent = [f"rank {other} never reached it" for other in waits.absent]
     return HangDiagnosis(
-        f"{_ranks(waits.stuck)} never finished work that others of the same group have finished "
+        f"{ranks_text(waits.stuck)} never finished work that others of the same group have finished "
         f"(rank {rank}: {operation} of group {_name(operation.group, waits.groups)}): its device or link is stuck",
         "stuck_device",
         waits.culprits,
@@ -102,7 +111,7 @@ def _absent(waits: Waits) -> HangDiagnosis | None:
         places.setdefault(_whereabouts(rank, waits.views), []).append(rank)
     where = "; ".join(_of_ranks(place, ranks, alone=len(waits.absent) == 1) for place, ranks in places.items())
     return HangDiagnosis(
-        f"{_ranks(waits.absent)} {verb}; {where}",
+        f"{ranks_text(waits.absent)} {verb}; {where}",
         "absent",
         waits.absent,
         tuple(f"rank {rank} waits in {pending}" for rank, pending in sorted(waiting.items())),
@@ -119,12 +128,13 @@ def _cycle(waits: Waits) -> HangDiagnosis | None:
         return passed
     several = len({operation.group for _, operation in steps}) > 1
     words = [f"rank {a} in {each}" + f" of group {_name(each.group, waits.groups)}" * several for a, each in steps]
+    same, fix = one_sided(each.op for _, each in steps)
     return HangDiagnosis(
-        f"{_ranks(ring)} wait for each other: {'; '.join(words)}",
+        "; ".join([f"{ranks_text(ring)} wait for each other: {'; '.join(words)}", *filter(None, [same])]),
         "cycle",
         tuple(sorted(ring)),
         tuple(f"rank {rank} is in {waits.views[rank].position}" for rank in sorted(ring)),
-        ("make all ranks enter their groups, sends and receives in one global order",),
+        (fix or "make all ranks enter their groups, sends and receives in one global order",),
     )
 
 
@@ -145,6 +155,7 @@ def _passed(steps: Sequence[tuple[int, Pending]], waits: Waits) -> HangDiagnosis
             f"compare what each rank passes to #{called.sequence} of group {_name(called.group, waits.groups)}: the "
             "shape of the tensor (a last batch that is smaller), the root, the operation",
         ),
+        left=tuple(rank for rank, _ in ahead),
     )
 
 
@@ -193,7 +204,9 @@ def _whereabouts(rank: int, views: Mapping[int, RankView]) -> str:
 
 def _of_ranks(whereabouts: str, ranks: Sequence[int], *, alone: bool) -> str:
     _, found, place = whereabouts.partition("it is in ")
-    return f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {place}" if found and not alone else whereabouts
+    return (
+        f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} in {place}" if found and not alone else whereabouts
+    )
 
 
 def _absent_fix(view: RankView | None) -> str:
@@ -208,7 +221,7 @@ def _absent_fix(view: RankView | None) -> str:
     return f"inspect it: rldbg attach {view.who}"
 
 
-def _ranks(ranks: Iterable[int]) -> str:
+def ranks_text(ranks: Iterable[int]) -> str:
     numbers = sorted(ranks)
     return f"rank {numbers[0]}" if len(numbers) == 1 else "ranks " + ", ".join(map(str, numbers))
 

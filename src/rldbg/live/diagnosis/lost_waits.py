@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rldbg.live.diagnosis.entries import all_entries
+from rldbg.live.diagnosis.entries import all_entries, children_of
 from rldbg.live.diagnosis.wait_graph import Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import POOL_RESULTS, exit_text, place_text
 
@@ -27,15 +27,23 @@ def why_lost(
     entry: WaitFacts, wait: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node], stacks: Sequence[WaitFacts] = ()
 ) -> str:
     if wait.get("shared") and wait.get("between") != "ray":
-        # Any process of the host may have had a part in it.
+        # Any child of a process that has it may have had a part in it.
         ended = [
             dict(each)
             for other in stacks
             if other.get("host") == stack.get("host")
             for each in other.get("ended") or []
+            if may_have_had(other, wait, stack) or each.get("pid") in (stack.get("started_by") or ())
         ]
         stack = {**stack, "ended": list({tuple(each.items()): each for each in ended}.values())}
     return _pool_loss(entry, stack, known) or _lost(entry, wait, stack)
+
+
+def may_have_had(other: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> bool:
+    """Whether a process and those that it started may have had a shared object: who has a pipe open is known, and who
+    started the one that waits may have given it to it."""
+    openers = wait.get("openers")
+    return openers is None or other.get("pid") in openers or stack.get("pid") in children_of(other)
 
 
 def _pool_loss(entry: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> str:
@@ -80,12 +88,23 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
             "that has happened, but in another thread, which does not wake this event loop: "
             "loop.call_soon_threadsafe or asyncio.run_coroutine_threadsafe does"
         )
-    if wait.get("replaced"):
-        return f"`{wait['name']}` was replaced by another one since: what is done to that one does not end this wait"
+    if is_out_of_reach(wait):
+        how = ", which is completed" if wait.get("replaced_by") == "FINISHED" else ""
+        known_as = wait.get("known_as")
+        called = f"this was `{known_as}`, which stands for something else by now" if known_as else ""
+        called = called or f"`{wait['name']}` was replaced by another one since{how}"
+        return f"{called}: what is done to that one does not end this wait"
     ended = what_ended(stack)
+    if wait.get("rest_of_item"):
+        return "the process that wrote it has ended in the middle of it" + (f": {ended}" if ended else "")
     gone = ", ".join(filter(None, [_who_was_started(wait, stack, ended), ended]))
     words = _REASONS.get(str(wait["kind"]))
     return words(_Loss(entry, wait, stack, gone)) if words is not None else ""
+
+
+def is_out_of_reach(wait: WaitFacts) -> bool:
+    """Whether the name by which others would find what is waited for stands for another object, and no table has it."""
+    return bool(wait.get("replaced")) and not wait.get("kept")
 
 
 def _unmarked(loss: _Loss) -> str:
@@ -103,7 +122,10 @@ def _unreleased(loss: _Loss) -> str:
     if wait["kind"] == "semaphore" and not _releases_itself(loss.entry, wait):
         return _undone_duty(loss)
     holders = f"no {who} is seen holding it: it was acquired and never released"
-    if wait.get("skipped"):
+    if wait.get("taken_for"):
+        holders += f" ({wait['taken_for']} has a thread acquire it and releases it itself: a task that is cancelled "
+        holders += "meanwhile never does)"
+    elif wait.get("skipped"):
         holders += f" ({_skipped(wait)})"
     elif wait.get("takers"):
         holders += f" ({_listed(wait['takers'])} acquires it, and does not release it itself)"
@@ -144,12 +166,16 @@ def _undone_duty(loss: _Loss) -> str:
     if wait.get("dropped"):
         nobody += f"; it is not in `{wait['dropped']}` any more, where this function has put it"
     later = wait.get("later") or {}
-    if later and not loss.gone:
+    if wait.get("skipped"):
+        nobody += f"; {_skipped(wait)}"
+    elif later and not loss.gone:
         who = (
             "the main thread" if later["main"] else later["who"] if "task" in later["who"] else f"thread {later['who']}"
         )
         nobody += f"; {who} calls {later['calls']} only afterwards, at {place_text(later)}"
-    return "; ".join(filter(None, [loss.with_gone(nobody), _others_ahead(str(wait["kind"]), wait.get("kept") or {})]))
+    # Of queues between processes it is told with the queue.
+    kept = {} if wait.get("between") == "processes" else wait.get("kept") or {}
+    return "; ".join(filter(None, [loss.with_gone(nobody), _others_ahead(str(wait["kind"]), kept)]))
 
 
 def _others_ahead(kind: str, kept: WaitFacts) -> str:
@@ -163,8 +189,13 @@ def _others_ahead(kind: str, kept: WaitFacts) -> str:
 
 def _unset_key(loss: _Loss) -> str:
     """A key of a torch.distributed store."""
-    functions = _listed(loss.wait.get("functions") or [])
-    setting = f": in its file {functions} would, and no rank is seen running it" if functions else ""
+    functions, written = list(loss.wait.get("functions") or [])[:3], loss.wait.get("written") or []
+    set_as = {name: (loss.wait.get("set_as") or {}).get(name, "") for name in functions}
+    told = [f"{_listed([name])} sets {f'`{key}`' if key else 'keys'}" for name, key in set_as.items()]
+    setting = f": in its file {' and '.join(told)}, and no rank is seen running it" if told else ""
+    # A key that is made of parts may be made of others there.
+    if written and any(set_as.values()) and written[0] not in set_as.values():
+        setting += f"; what is waited for is written `{written[0]}`"
     return loss.with_gone(f"no rank is seen that would set it{setting}", ";")
 
 
@@ -248,9 +279,10 @@ def _all_of_pool(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> int:
 
 
 def _skipped(wait: WaitFacts) -> str:
-    """A release that an exception has skipped, or may have."""
+    """A release, or an item that is put back, which an exception has skipped, or may have."""
     skipped, failed = wait["skipped"], wait.get("failed") or {}
-    text = f"{skipped['function']} acquires it in line {skipped['acquired']} and releases it in line"
+    take, give = ("takes one", "puts it back") if wait["kind"] == "queue_get" else ("acquires it", "releases it")
+    text = f"{skipped['function']} {take} in line {skipped['acquired']} and {give} in line"
     text += f" {skipped['released']}, which an exception in between skips"
     if not failed:
         return text
@@ -281,6 +313,8 @@ def _is_remembered(name: str, known: str) -> bool:
 
 def _started_text(each: WaitFacts) -> str:
     name = f"{each['what']} {each['name']}" if each["name"] else f"a {each['what']}".replace("a work", "work")
+    if each.get("later"):
+        return f"{name} would run it, and is started only afterwards, in line {each['line']}"
     gone = "has ended" if each["passed"] else "is not there: it has ended, or was not started"
     if each["what"] == "task" and each.get("unkept"):
         gone += "; no variable keeps it, and Python may delete such a task before it ends"

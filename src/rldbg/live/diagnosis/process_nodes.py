@@ -1,15 +1,20 @@
 """Threads, tasks and processes of a snapshot as nodes: what each is called, where it is, and what it does."""
 
-from collections.abc import Iterator, Sequence, Set
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from rldbg.agent.waits import is_standard, is_users
 from rldbg.live.diagnosis.entries import all_entries, blocked_loops, process_id
 from rldbg.live.diagnosis.lost_waits import ended_children, last_raised
 from rldbg.live.diagnosis.wait_graph import RESTING, Id, Node, WaitFacts
-from rldbg.live.diagnosis.wait_words import exit_text, handled_text, lock_file_text, place_text, thing
+from rldbg.live.diagnosis.wait_words import exit_text, handled_text, listed, lock_file_text, place_text, thing
 
 AT_THE_MOMENT = "at the moment it waits for"
+_QUOTED = re.compile(r"'([^']+)'")
+_SENDING = frozenset({"send", "send_bytes", "sendall"})
+# The main program has ended, its process has not.
+_OVER = frozenset({"exit", "undrained"})
 _ACTIVITIES = {
     "sleep": "sleeps (time.sleep)",
     "computing": "is computing",
@@ -96,14 +101,43 @@ def stranger_node(host: Any, facts: WaitFacts) -> Node:
     return Node((host, facts["pid"], "process"), label, wait=wait, activity=activity, gone=gone, background=True)
 
 
+def _with_notes(activity: str, *notes: str) -> str:
+    told = "; ".join(filter(None, notes))
+    return f"{activity} ({told})" if told else activity
+
+
+def _left_alone(entry: WaitFacts) -> str:
+    """What its loop has to work through and did not touch between two looks."""
+    tables: Mapping[str, int] = entry.get("untouched") or {}
+    told = [f"`{name}` ({size} {'entry' if size == 1 else 'entries'})" for name, size in tables.items()]
+    return f"its loop has taken nothing out of {listed(told)} between two looks" if told else ""
+
+
+def _in_vain(loop: WaitFacts) -> str:
+    """What a loop keeps that goes round and changes nothing."""
+    size, where = loop["size"], f"{str(loop['file']).rpartition('/')[2]}:{loop['loop']}"
+    entries = f"its {'entry' if size == 1 else f'{size} entries'}" + (f" ({loop['first']})" if loop["first"] else "")
+    kept = f"`{loop['table']}` keeps {entries}, and nothing else that it has changes"
+    taken = f"; {loop['taken']}" if loop["taken"] else ""
+    return f"goes round a loop ({where}) without progress: between two looks {kept}{taken}; it is"
+
+
 def _label(thread: WaitFacts, who: str, *, alone: bool, single: bool) -> str:
     """The process, where one thread of it matters; else the thread, with its process where there are several."""
     if single and thread["main"]:
         return who
     name = "the main thread" if thread["main"] else f"thread {thread['thread']}"
     if str(thread["thread"]).startswith("Dummy-"):
-        name += " (not started by Python's threading)"
+        called = _called_by_ray(thread)
+        name = f"call {called} ({name})" if called else f"{name} (not started by Python's threading)"
     return name if alone else f"{name} of {who}"
+
+
+def _called_by_ray(thread: WaitFacts) -> str:
+    """The method of a threaded actor that a thread of Ray runs."""
+    frames = thread.get("frames") or []
+    own = [str(frame["function"]).rpartition(".")[2] for frame in frames if is_users(str(frame["file"]))]
+    return own[-1] if own and any("/ray/" in str(frame["file"]) for frame in frames) else ""
 
 
 def _fate(stack: WaitFacts) -> dict[str, Any]:
@@ -153,17 +187,26 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
         ended = ended_children(stack)
         looks = "polls without sleeping" if wait["kind"] == "computing" else "polls"
         found = [*filter(None, [lock_file_text(wait.get("lock_file") or {})]), *ended]
-        activity = f"{looks} (a loop {wait['polls']}{'; ' if found else ''}{', '.join(found)})"
+        told = tuple(f"/{name}" for name in _QUOTED.findall(wait["polls"]))
+        files = [path for path in wait.get("awaits_files") or [] if not f"/{path}".endswith(told)]
+        asked = f", which looks for {listed(files)}" if files else ""
+        activity = f"{looks} (a loop {wait['polls']}{asked}{'; ' if found else ''}{', '.join(found)})"
     if entry.get("moved"):
         # It is not stuck: what it waits for now it did not wait for a moment ago.
         waits = wait.get("kind") not in (None, "", *RESTING)
-        wait, activity = {}, f"is running ({AT_THE_MOMENT} {thing(wait)})" if waits else "is running"
+        now = f"{AT_THE_MOMENT} {thing(wait)}" if waits else ""
+        wait, activity = {}, _with_notes("is running", now, _left_alone(entry))
+    elif wait.get("kind") == "computing":
+        activity = _with_notes(activity, _left_alone(entry))
+    if entry.get("vain") and not wait.get("polls"):
+        wait, activity = {"kind": "in_vain"}, _in_vain(entry["vain"])
     if wait.get("kind") == "idle" and any(not each.get("background", True) for each in all_entries(stack)):
         activity = "runs its methods in other threads or tasks"
     elif wait.get("kind") == "idle" and (raised := last_raised(stack)):
         activity = f"{activity}; {raised} in the last one that failed"
     place = place_text(entry.get("place")) if wait.get("kind") != "idle" else ""
-    background = bool(entry.get("background")) and not (entry.get("main") and (fate or wait.get("kind") == "exit"))
+    over = wait.get("kind") in _OVER or wait.get("at_exit")
+    background = bool(entry.get("background")) and not (entry.get("main") and (fate or over))
     if activity == "is" and (entry.get("kernel") or {}).get("state") == "sleeping":
         activity = "waits in a call that is not recognised"
     elif activity == "is" and not place:
@@ -172,11 +215,19 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     gone = "paused" if wait.get("kind") == "debugger" else gone
     facts: dict[str, Any] = {"activity": activity, "gone": gone} | fate
     facts["users_line"] = is_users(str((entry.get("place") or {}).get("file") or ""))
+    facts["in_own_line"] = any(is_users(str(frame["file"])) for frame in (entry.get("frames") or [])[:1])
     # A thread of Python has a `run` of its own.
     frames = [frame for frame in entry.get("frames") or [] if not is_standard(str(frame["file"]))]
     facts["functions"] = frozenset(str(frame["function"]).rpartition(".")[2] for frame in frames)
     facts["connections"] = frozenset(entry.get("connections") or ())
     facts["writes"] = frozenset(entry.get("writes") or ())
+    facts["may_send"] = bool(_SENDING & {*(entry.get("may_call") or ())})
     facts["serves"] = bool(entry.get("serves"))
+    facts["route"] = entry.get("route") or ()
+    facts["enters"] = entry.get("enters") or {}
+    facts["asks"] = str(entry.get("asks") or "")
+    facts["gives"] = entry.get("gives") or ()
+    facts["job"] = str(stack.get("job") or "")
     facts["calls"] = frozenset(entry.get("calls") or ())
+    facts["calls_later"] = entry.get("calls_later") or {}
     return Node(identity, label, place, {} if fate else wait, background=background, rank=stack.get("rank"), **facts)

@@ -4,24 +4,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 
 from rldbg.agent import Message
-from rldbg.live.diagnosis.entries import children_of, process_id
-from rldbg.live.diagnosis.lost_waits import ended_processes, ended_text
-from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts
-from rldbg.live.diagnosis.wait_words import exit_text, listed
+from rldbg.live.diagnosis.entries import process_id
+from rldbg.live.diagnosis.group_members import UNKNOWN_MEMBER, group_name, groups_of, has_own_numbers, is_member
+from rldbg.live.diagnosis.hang import ranks_text
+from rldbg.live.diagnosis.joining_ranks import tell_joining
+from rldbg.live.diagnosis.passed_by import left_behind, passed_by, rounds_apart, ways_past
+from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts, works_slowly
+from rldbg.live.diagnosis.wait_words import exit_text, listed, place_text, root_words
 
 _MOST_ENDED = 3
 _JOINING = "has not joined it"
+_ENDED_WELL = "has ended with exit code 0 (after a failure torchrun would have ended the others too)"
 _TOGETHER = "all ranks are in it: it is in progress, or its transport is stuck"
+_TOGETHER_KINDS = frozenset({"collective", "rendezvous"})
 _ASYNCHRONOUS = frozenset({"wait", "wait_tensor"})
 UNNAMED = frozenset({*_ASYNCHRONOUS, "backward"})
+# A rank that waits for one of these runs what it is asked to.
+_ON_REQUEST = frozenset({"serving", "queue_get", "event", "condition", "idle", "event_loop", "socket", "poll"})
+_BETWEEN_TWO = frozenset({"send", "recv", "isend", "irecv"})
+# What a rank that has come further need not have passed by.
+NOT_BY_ALL = UNNAMED | _BETWEEN_TWO
+_ANSWERS = {"receive": ("receives", "from", ("recv", "irecv")), "send": ("sends", "to", ("send", "isend"))}
 _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor"})
 
 
 def join_ranks(nodes: list[Node], stacks: Sequence[Message], *, judged: Sequence[int] | None = None) -> list[Node]:
     """Adds edges from ranks in collectives to ranks of their job that are not in the same one; if counters have
     `judged`, only to those they blame."""
+    _join_named(nodes, stacks)
     _join_unranked(nodes, stacks)
-    _count_joining(nodes, stacks)
+    tell_joining(nodes, stacks)
     jobs: dict[str, dict[int, Message]] = {}
     for stack in (stack for stack in stacks if stack.get("rank") is not None):
         jobs.setdefault(str(stack.get("job") or ""), {})[int(stack["rank"])] = stack
@@ -46,20 +58,79 @@ def _join_job(
         return []
     world = max([int(stack.get("world_size") or 0) for stack in ranked.values()] + [max(ranked) + 1])
     ended = [_ended(child) for stack in stacks for child in stack.get("children") or [] if child["state"] == "zombie"]
+    over = {rank for stack in ranked.values() for rank in stack.get("ended_ranks") or ()}
     missing = {rank: _missing(rank, world, ended, name) for rank in range(world) if rank not in ranked}
+    missing |= {rank: _ended_well(rank, name) for rank in over & set(missing)}
     fronts: dict[int, Node | None] = {rank: _front(nodes, stack, waiting.get(rank)) for rank, stack in ranked.items()}
     fronts |= missing
+    _tell_roots(waiting, ranked, range(world))
     for rank, node in waiting.items():
-        others = [(waiting.get(other), front) for other, front in sorted(fronts.items()) if other != rank and front]
-        unclear = [f"rank {other.rank}" for other, _ in others if other is not None and _may_be_same(node, other)]
-        for other, front in others:
-            blamed = judged is None or front.rank in judged
-            if blamed and front.rank is not None and _is_missing(node, other, front.rank):
-                node.edges.append(Edge(front.id, _relation(node)))
-        if not node.edges and not node.wait.get("lost"):
-            lost = f"whether {unclear[0]} is in the same one is not seen" if unclear else _TOGETHER
-            node.wait = {**node.wait, "lost": lost}
+        if node.wait.get("disagree") or node.wait.get("apart"):
+            continue
+        members = {other: is_member(node, ranked[rank], other) for other in fronts if other != rank}
+        others = [(waiting.get(other), fronts[other]) for other, part in sorted(members.items()) if part is not False]
+        absent = [front for other, front in others if front is not None and _is_missing(node, other, front.rank)]
+        # Who is in a later round of the same loop has left it, and may have where the round is not known.
+        late = [front for front in absent if rounds_apart(node.route, front.route) != 1]
+        late = [front for front in late if not _is_same_call(node, front)]
+        for front in late or absent:
+            # Counters know nothing of ranks that join a process group.
+            if judged is None or front.rank in judged or node.kind == "rendezvous":
+                unseen = UNKNOWN_MEMBER if members.get(front.rank or 0, True) is None else ""
+                passing = unseen or _passing(node, front)
+                node.edges.append(Edge(front.id, _relation(node, None if passing else front) + passing))
+        if not absent and not node.edges and not node.wait.get("lost"):
+            node.wait = {**node.wait, "lost": _all_there(node, [other for other, _ in others if other])}
+    _join_threads(nodes, waiting)
     return list(missing.values())
+
+
+def _all_there(node: Node, others: Sequence[Node]) -> str:
+    """Why nobody is missing from what a rank waits in, as far as it is known."""
+    if unclear := [f"rank {other.rank}" for other in others if _may_be_same(node, other)]:
+        return f"whether {unclear[0]} is in the same one is not seen"
+    return _TOGETHER
+
+
+def _tell_roots(waiting: Mapping[int, Node], ranked: Mapping[int, Message], world: Iterable[int]) -> None:
+    """Ranks in the same call, of which each takes another rank for the one that sends to all or receives from all."""
+    for rank, node in waiting.items():
+        alike = {other: each for other, each in waiting.items() if _is_same_call(node, each)}
+        roots: dict[int, list[int]] = {}
+        for other, each in sorted(alike.items()):
+            roots.setdefault(each.wait["peer"], []).append(other)
+        certain = all(rounds_apart(node.route, each.route) == 0 for each in alike.values())
+        others = [other for other in world if other not in alike]
+        # Of ranks in unknown rounds of a loop some may be ahead, unless all are there.
+        everyone = all(is_member(node, ranked[rank], other) is False for other in others)
+        if len(roots) < 2 or not (certain or everyone):
+            continue
+        calls = [f"{ranks_text(ranks)} {root_words(str(node.wait['op']), root)}" for root, ranks in roots.items()]
+        lost = f"the ranks in it disagree on its root: {', '.join(calls)}"
+        for each in alike.values():
+            each.wait = {**each.wait, "peer": None, "disagree": sorted(alike), "lost": lost}
+
+
+def _is_same_call(node: Node, other: Node) -> bool:
+    """Whether two are in the same collective but for its root, at the same lines and not in rounds known to differ."""
+    rooted = node.wait.get("op") not in _BETWEEN_TWO and None not in (node.wait.get("peer"), other.wait.get("peer"))
+    apart = rounds_apart(node.route, other.route)
+    return rooted and _call(node)[:3] == _call(other)[:3] and node.place == other.place and apart in (0, None)
+
+
+def _join_threads(nodes: Sequence[Node], waiting: Mapping[int, Node]) -> None:
+    """Threads of one rank that are in collectives of the same process group at once."""
+    for node in (node for node in waiting.values() if node.wait.get("lost") == _TOGETHER):
+        own = [each for each in nodes if each.id[:2] == node.id[:2] and each is not node and each.waits]
+        same = [each for each in own if each.kind == "collective" and group_name(each) == group_name(node)]
+        if same:
+            thread, op = same[0].label.partition(" of ")[0], same[0].wait["op"]
+            both = f"its {thread} is in {op} of the same process group at the same time"
+            order = "ranks that begin the two in different orders wait for each other"
+            node.wait = {**node.wait, "lost": f"{both}: {order}"}
+            for each in same:
+                # It is told with the other one.
+                each.background = True
 
 
 def _name_missing_setters(nodes: Sequence[Node], ranked: Mapping[int, Message]) -> None:
@@ -83,10 +154,74 @@ def unseen_ranks(stacks: Iterable[Message]) -> str:
     return f"not found of its {world} ranks: {ranks} ended or run{'s' * (len(missing) == 1)} elsewhere"
 
 
-def _relation(node: Node) -> str:
+def _relation(node: Node, other: Node | None) -> str:
+    """How another rank relates to what a rank waits in; `other` only if it has not passed that by."""
     if node.kind == "rendezvous":
         return _JOINING
-    return "is not in a collective" if node.wait.get("op") in _ASYNCHRONOUS else "never entered it"
+    if node.wait.get("op") in _BETWEEN_TWO and node.wait.get("peer") is not None:
+        return f"does not {_answer(node)} it"
+    if node.wait.get("op") in _ASYNCHRONOUS:
+        return "is not in a collective"
+    at_work = other is not None and (other.kind == "computing" or works_slowly(other.wait))
+    return "has not entered it yet" if at_work else "never entered it"
+
+
+def _passing(node: Node, other: Node) -> str:
+    """How the other rank has come further without what the node waits in."""
+    if other.activity == _ENDED_WELL and (how := ways_past(node.route)):
+        return f" (it may have passed it by: {how})"
+    known = not other.gone and node.wait.get("op") not in NOT_BY_ALL and not node.wait.get("begun")
+    how = passed_by(node.route, other.route, waits=other.kind in _TOGETHER_KINDS) if known else ""
+    return f" (it has passed it by: {how})" if how else answering_lines(node, other) or _not_called(node, other)
+
+
+def _answer(node: Node) -> str:
+    """What the other side of a send or receive would do."""
+    return "receive" if str(node.wait.get("op")).endswith("send") else "send"
+
+
+def answering_lines(node: Node, other: Node) -> str:
+    """Where, in the files that it runs, the other side of a send or receive would answer, and whom."""
+    # Who sends or receives itself is told with that.
+    if node.wait.get("op") not in _BETWEEN_TWO or other.wait.get("op") in _BETWEEN_TWO:
+        return ""
+    verb, toward, ops = _ANSWERS[_answer(node)]
+    lines = [line for op in ops for line in other.enters.get(op, ())]
+    told = [f"{place_text(line)}, {toward} `{line['peer']}`" for line in lines]
+    return f" (it {verb} at {' and at '.join(told)})" if 0 < len(told) <= _MOST_ENDED else ""
+
+
+def uneven_rounds(ring: Sequence[Node]) -> tuple[str, str]:
+    """Where one rank of a ring of sends or receives has left the round of a loop that another is still in: no order
+    mends that, one side has more of them than the other. Empty where all are in the same round, or it is not known."""
+    for node, other in ((a, b) for a in ring for b in ring if a.rank != b.rank and a.wait.get("peer") == b.rank):
+        apart = left_behind(node.route, other.route) if node.wait.get("op") in _BETWEEN_TWO else None
+        if apart is None or apart[1] > apart[2]:
+            continue
+        loop, own, _ = apart
+        verb, _, ops = _ANSWERS[_answer(node)]
+        lines = [line for op in ops for line in other.enters.get(op, ())]
+        lines = [line for line in lines if not str(line["peer"]).isdigit() or int(line["peer"]) == node.rank]
+        places = [place_text(line) for line in lines]
+        where = f" (it {verb} at {' and at '.join(places)})" if 0 < len(places) <= _MOST_ENDED else ""
+        count = f"rank {node.rank} {'receives' if verb == 'sends' else 'sends'} more in a round"
+        more = f"{count} than rank {other.rank} {verb}"
+        left = (
+            f"rank {other.rank} has left round {own} of the loop in {loop}, in which rank {node.rank} still is{where}"
+        )
+        return f"{left}: {more}", f"count the sends and receives of both sides in a round: {more}"
+    return "", ""
+
+
+def _not_called(node: Node, other: Node) -> str:
+    """Which functions of a rank that waits for something else would enter the collective."""
+    if other.kind not in _ON_REQUEST or not node.route:
+        return ""
+    here = (node.route[-1]["file"], node.route[-1]["line"])
+    calls = [each for each in other.enters.get(str(node.wait.get("op")), ()) if (each["file"], each["line"]) != here]
+    idle = [each for each in calls if str(each["function"]).rpartition(".")[2] not in other.functions]
+    names = dict.fromkeys(map(place_text, idle))
+    return f" (only {' and '.join(names)} would, which it does not run)" if 0 < len(names) <= _MOST_ENDED else ""
 
 
 def _may_be_same(node: Node, other: Node) -> bool:
@@ -97,6 +232,29 @@ def _may_be_same(node: Node, other: Node) -> bool:
     return bool(ops & _ASYNCHRONOUS) or ("backward" in ops and bool(ops & _REDUCTIONS))
 
 
+def _join_named(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
+    """Groups that a library has named, which may join processes of several jobs: who has the same one and is not in
+    it."""
+    holders: dict[tuple[str, int], list[Message]] = {}
+    for stack in stacks:
+        for group in (group for group in groups_of(stack) if not group["ranks"]):
+            holders.setdefault((str(group["name"]), int(group["size"])), []).append(stack)
+    for (name, size), having in holders.items():
+        waiting = {process_id(stack): _waiting(nodes, stack) for stack in having}
+        inside = {own: node for own, node in waiting.items() if node is not None and group_name(node) == name}
+        for own, node in inside.items():
+            others = [stack for stack in having if process_id(stack) != own]
+            fronts = [_front(nodes, stack, waiting[process_id(stack)]) for stack in others]
+            missing = [front for front in fronts if front is not None and _call(front) != _call(node)]
+            node.edges += [Edge(front.id, f"has process group {name} and is not in it") for front in missing]
+            node.wait = {**node.wait, "named": True}
+            if not missing:
+                unseen = (
+                    f"{size - len(having)} of the {size} processes of group {name} were not found, the others are in it"
+                )
+                node.wait = {**node.wait, "lost": unseen if len(having) < size else _TOGETHER}
+
+
 def _join_unranked(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
     """Actors that were told their rank in a call: others with a process group of the same size that are elsewhere."""
     nameless = [stack for stack in stacks if stack.get("rank") is None and int(stack.get("distributed") or 0) > 1]
@@ -104,33 +262,9 @@ def _join_unranked(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
     for stack, other in permutations(nameless, 2):
         node, same_size = waiting[process_id(stack)], stack["distributed"] == other["distributed"]
         front = _front(nodes, other, None)
-        if node is not None and front is not None and same_size and waiting[process_id(other)] is None:
+        named = node is not None and has_own_numbers(node, stack)
+        if node is not None and front is not None and same_size and not named and waiting[process_id(other)] is None:
             node.edges.append(Edge(front.id, "has a process group of that size and is not in it"))
-
-
-def _count_joining(nodes: Sequence[Node], stacks: Sequence[Message]) -> None:
-    """Names the ranks that are missing from a process group; for processes that got their rank in a call."""
-    nameless = {process_id(stack) for stack in stacks if stack.get("rank") is None}
-    joining = [node for node in nodes if node.kind == "rendezvous" and node.waits and node.id[:2] in nameless]
-    for node in joining:
-        size = node.wait.get("world_size")
-        here = {other.wait.get("rank") for other in joining if other.wait.get("world_size") == size}
-        missing = [rank for rank in range(size or 0) if rank not in here]
-        if missing and not node.edges and not node.wait.get("lost"):
-            listed = f"{', '.join(map(str, missing[:8]))}{' and more' if len(missing) > 8 else ''}"
-            who = f"rank {listed} is" if len(missing) == 1 else f"ranks {listed} are"
-            lost = [f"{who} not among the processes that join it", *_ended_siblings(node, nodes, stacks)]
-            node.wait = {**node.wait, "lost": "; ".join(lost)}
-
-
-def _ended_siblings(node: Node, nodes: Sequence[Node], stacks: Sequence[Message]) -> list[str]:
-    """Processes with the same parent that have not ended well, with what they raised."""
-    parents = [stack for stack in stacks if stack.get("host") == node.id[0] and node.id[1] in children_of(stack)]
-    ended = {facts["pid"]: facts for parent in parents for facts in ended_processes(parent, failed=True)}
-    raised = {each.id[1]: each for each in nodes if each.id[0] == node.id[0] and each.gone == "raised"}
-    return [
-        f"{ended_text(facts)}{f': it {raised[pid].activity}' if pid in raised else ''}" for pid, facts in ended.items()
-    ][:_MOST_ENDED]
 
 
 def _join_devices(nodes: Sequence[Node], ranked: Mapping[int, Message], waiting: Mapping[int, Node]) -> None:
@@ -150,13 +284,17 @@ def _missing(rank: int, world: int, ended: Sequence[str], job: str) -> Node:
     return Node(("rank", rank, job), f"rank {rank}", activity=activity, rank=rank, gone="not_found")
 
 
+def _ended_well(rank: int, job: str) -> Node:
+    return Node(("rank", rank, job), f"rank {rank}", activity=_ENDED_WELL, rank=rank, gone="ended")
+
+
 def _ended(child: WaitFacts) -> str:
     return f"process {child['pid']} has ended ({exit_text(str(child.get('exit') or 'unknown exit code'))})"
 
 
 def _waiting(nodes: Sequence[Node], stack: WaitFacts) -> Node | None:
     own = [node for node in nodes if node.id[:2] == process_id(stack)]
-    return next((node for node in own if node.kind in ("collective", "rendezvous") and node.waits), None)
+    return next((node for node in own if node.kind in _TOGETHER_KINDS and node.waits), None)
 
 
 def _front(nodes: Sequence[Node], stack: WaitFacts, waiting: Node | None) -> Node | None:
@@ -165,12 +303,10 @@ def _front(nodes: Sequence[Node], stack: WaitFacts, waiting: Node | None) -> Nod
     return waiting or own.get(("main",)) or own.get(("process",))
 
 
-def _is_missing(node: Node, other: Node | None, rank: int) -> bool:
-    if node.wait.get("members") and rank not in node.wait["members"]:
-        return False
+def _is_missing(node: Node, other: Node | None, rank: int | None) -> bool:
     if other is not None and _may_be_same(node, other):
         return False
-    peer = node.wait.get("peer") if node.wait.get("op") in ("send", "recv", "isend", "irecv") else None
+    peer = node.wait.get("peer") if node.wait.get("op") in _BETWEEN_TWO else None
     if peer is not None:
         return rank == peer and (other is None or not _answers(node, other))
     return other is None or _call(other) != _call(node)
@@ -185,4 +321,4 @@ def _answers(node: Node, other: Node) -> bool:
 
 def _call(node: Node) -> tuple[object, ...]:
     # Who sends to all, or receives from all, is part of the call.
-    return node.kind, node.wait.get("op"), node.wait.get("group"), node.wait.get("peer")
+    return node.kind, node.wait.get("op"), group_name(node), node.wait.get("peer")

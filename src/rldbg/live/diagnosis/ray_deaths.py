@@ -41,6 +41,14 @@ def death_cause(actor: WaitFacts) -> str:
     return (detail or told or "no reason is recorded").partition("\n")[0].partition(" Some common causes")[0][:_SHOWN]
 
 
+def exit_of(actor: WaitFacts, ray: WaitFacts) -> str:
+    """How the last process of an actor ended, which Ray is to start again."""
+    place = actor["node_id"], actor["pid"]
+    rows = [row for row in ray["workers"] if (row["node_id"], row["pid"]) == place and not row["is_alive"]]
+    codes = [code[1] for row in rows if (code := _EXIT_CODE.search(str(row.get("exit_detail") or "")))]
+    return f"its process has ended (exit code {codes[-1]})" if codes else "its process has ended"
+
+
 def _told_by_ray(actor: WaitFacts) -> str:
     causes = actor.get("death_cause")
     values = causes.values() if isinstance(causes, dict) else ()

@@ -7,6 +7,7 @@ from rldbg.agent import Message
 from rldbg.agent.waits import SHARED_BY_RAY
 from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, raised_text
 from rldbg.live.diagnosis.wait_graph import Node, WaitFacts
+from rldbg.live.diagnosis.wait_words import listed
 
 QUEUE = "_QueueActor"
 
@@ -49,6 +50,23 @@ def lost_users(ray: Mapping[str, Any]) -> list[str]:
     living = {actor["actor_id"] for actor in ray["actors"] if actor["state"] == "ALIVE"}
     failed = [task for task in ray["tasks"] if task["state"] == "FAILED" and task["actor_id"] in {None, "", *living}]
     return dead_actors(ray) + [f"{task['name']} has failed{_why(task)}" for task in failed[-2:]]
+
+
+def finished_users(node: Node, ray: Mapping[str, Any]) -> list[str]:
+    """Methods that have put items into the queue that is waited for, or would, and have returned. Ray lists their calls
+    of the queue's actor; of those in a method that is a coroutine it does not know who called."""
+    ending, key = node.wait.get("ended_by") or (), str(node.wait.get("shared") or "")
+    uses = [task for task in ray["tasks"] if f"{SHARED_BY_RAY}{task['actor_id']}" == key]
+    users = {task["parent_task_id"] for task in uses if str(task["name"]).rpartition(".")[2] in ending}
+    methods = {str(each).partition(":")[0] for each in node.wait.get("functions") or ()}
+    names = {actor["actor_id"]: actor["name"] or actor["class_name"] for actor in ray["actors"]}
+    done: dict[str, list[str]] = {}
+    for task in ray["tasks"]:
+        name, actor = str(task["name"]), task["actor_id"]
+        is_user = task["task_id"] in users or name.rpartition(".")[2] in methods
+        if task["state"] == "FINISHED" and is_user and actor in names:
+            done.setdefault(name, []).append(names[actor])
+    return [f"{name} has returned ({listed(sorted({*actors}))})" for name, actors in done.items()]
 
 
 def _why(task: WaitFacts) -> str:

@@ -29,6 +29,8 @@ class RayResources:
     def lack(self, wanted: Any, group: Any = None, nodes: Sequence[WaitFacts] | None = None) -> str:
         """What is asked for and what is free, on some nodes or on all."""
         groups = [each for each in self._ray["placement_groups"] if group and each["placement_group_id"] == group]
+        if groups and groups[0]["state"] == "REMOVED":
+            return f": its {group_label(groups[0])} was removed"
         if groups and groups[0]["state"] != "CREATED":
             return f": its placement group is {groups[0]['state'].lower()}{self.lack_of_group(groups[0])}"
         if groups:

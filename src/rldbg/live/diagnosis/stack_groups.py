@@ -17,7 +17,8 @@ from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Processes whose interesting thread is at the same place."""
+    """Threads or tasks of processes that are at the same place: `who` are the processes; `thread` is the first one, and
+    `others` are those of other names."""
 
     who: tuple[str, ...]
     thread: str
@@ -25,11 +26,13 @@ class StackGroup:
     waiting: str = ""
     unanswered: str = ""
     raised: str = ""
+    others: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "who": list(self.who),
             "thread": self.thread,
+            "other_threads": list(self.others),
             "waiting_in": self.waiting.removeprefix("in ") or None,
             "unanswered": self.unanswered or None,
             "raised": self.raised or None,
@@ -39,21 +42,22 @@ class StackGroup:
 
 def group_stacks(stacks: Sequence[Message]) -> list[StackGroup]:
     """Smallest group first; within a size, by name. Other threads and tasks with code of the user are groups too."""
-    groups: dict[tuple[Any, ...], list[str]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     firsts: dict[tuple[Any, ...], Message] = {}
     for stack in stacks:
         for thread in _shown_threads(stack):
             frames = tuple((f["file"], f["line"], f["function"]) for f in thread.get("frames", []))
-            name = "" if thread.get("main", True) else str(thread["thread"])
-            key = (frames, _waiting(stack, thread), str(stack.get("unanswered") or ""), thread.get("raised", ""), name)
-            groups.setdefault(key, []).append(stack["who"])
+            main = bool(thread.get("main", True))
+            key = (frames, _waiting(stack, thread), str(stack.get("unanswered") or ""), thread.get("raised", ""), main)
+            groups.setdefault(key, []).append((stack["who"], "" if main else str(thread["thread"])))
             firsts.setdefault(key, thread)
     found = []
-    for key, names in groups.items():
+    for key, members in groups.items():
         first, (_, waiting, unanswered, raised, _) = firsts[key], key
         shown: tuple[Message, ...] = tuple(first.get("frames", []))
-        found.append(StackGroup(tuple(names), first.get("thread", ""), shown, waiting, unanswered, raised))
-    return sorted(found, key=lambda group: (len(group.who), group.who))
+        who, names = (tuple(dict.fromkeys(each)) for each in zip(*members, strict=True))
+        found.append(StackGroup(who, first.get("thread", ""), shown, waiting, unanswered, raised, names[1:]))
+    return sorted(found, key=lambda group: (len(group.who) + len(group.others), group.who))
 
 
 def _shown_threads(stack: Message) -> list[Message]:
@@ -134,6 +138,10 @@ def diagnose_stacks(before: Sequence[Message], stacks: Sequence[Message]) -> Han
         return HangDiagnosis("collectives are being called: the ranks move", "moving", (), tuple(moved[:8]))
     ranked = [stack for stack in stacks if stack.get("rank") is not None]
     groups = {str(g["name"]): tuple(g["ranks"]) for stack in ranked for g in stack.get("groups") or []}
+    for name in {str(g["name"]) for stack in ranked for g in stack.get("process_groups") or [] if not g["ranks"]}:
+        # Its ranks have numbers of their own there: those of the job are the ones that have it.
+        having = [stack for stack in ranked if any(g["name"] == name for g in stack.get("groups") or [])]
+        groups[name] = tuple(sorted(int(stack["rank"]) for stack in having))
     records = {int(s["rank"]): read_record(bytes.fromhex(s["flight_record"])) for s in ranked if s.get("flight_record")}
     recorded = waits_of(records)
     views = []

@@ -16,12 +16,14 @@ from rldbg.live.diagnosis.entries import (
     thread_id,
     thread_key,
 )
-from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, what_ended, workers_keep_ending
-from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
+from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, is_out_of_reach, what_ended, workers_keep_ending
+from rldbg.live.diagnosis.wait_graph import NOT_ABOUT_TO, Edge, Id, Node, WaitFacts
+from rldbg.live.diagnosis.wait_words import place_text
 
 # Who waits for the next item has nothing left to mark as done.
 _TAKING = {"queue_join": "queue_get"}
-_OWNED = {"thread": "is that thread", "import": "imports it", "gil": "holds it"}
+_OWNED = {"thread": "is that thread", "undrained": "hands it on", "import": "imports it", "gil": "holds it"}
+IS_A_CHILD = "is a child process that should complete it"
 _RELATIONS = {
     "file_lock": "holds it",
     "lock_file": "is named in it",
@@ -75,13 +77,21 @@ def _duty_edges(asked: Asked) -> list[Edge]:
     """What somebody has to do, to an object: who does so in what it runs, or has the other end of it."""
     wait, stack, node, known = asked.wait, asked.stack, asked.node, asked.known
     host, (should, duty) = asked.base[0], DUTIES[asked.kind]
-    found = [edge for user in wait.get("users") or [] if (edge := _user_edge(user, stack, wait)) is not None]
-    found += _sharing(wait, stack, asked.stacks)
+    found = []
+    if wait.get("rest_of_item"):
+        # Only the process that has begun to write an item can end it.
+        should = "should write the rest of it"
+    else:
+        found = [edge for user in wait.get("users") or [] if (edge := _user_edge(user, stack, wait)) is not None]
+        if is_out_of_reach(wait):
+            # Who would look it up by its name finds another one.
+            return [edge for edge in found if edge.relation == should]
+        found += _sharing(wait, stack, asked.stacks)
     others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")] if not found else []
     if others and (lost := _ended_users(others, host, asked.stacks)):
         node.wait = {**node.wait, "lost": lost}
         return []
-    unwilling = f"has its other end, but is not about to {duty}"
+    unwilling = f"{NOT_ABOUT_TO} {duty}"
     found += [
         Edge((host, pid, front_of(pid, host, known)), should if _may_use(pid, asked) else unwilling) for pid in others
     ]
@@ -90,8 +100,51 @@ def _duty_edges(asked: Asked) -> list[Edge]:
         above = [process_id(each) for each in asked.stacks if stack.get("pid") in children_of(each)]
         family += [(*each, front_of(each[1], each[0], known)) for each in above]
         return [Edge(other, f"may {duty}") for other in family if other in known]
+    found = found or _closed_at_exit(asked) or _starting(asked) or _asking(asked)
     ends = asked.kind == "future" and not workers_keep_ending(wait, stack)
     return found or (_completers(stack, node, known) if ends else [])
+
+
+def _closed_at_exit(asked: Asked) -> list[Edge]:
+    """Processes whose main program is over, and that have closed the end of a queue which others wait at: those that
+    have another end of it, and who has started the process that waits, and has given it the queue."""
+    own = asked.stack.get("pid")
+    if asked.wait.get("ends") is None:
+        return []
+    pids = [pid for pid in asked.wait.get("openers") or [] if pid != own]
+    pids += [each["pid"] for each in asked.stacks if each.get("host") == asked.base[0] and own in children_of(each)]
+    mains = [asked.known[each] for pid in pids if (each := (asked.base[0], pid, "main")) in asked.known]
+    return [Edge(each.id, "has closed its end of it") for each in mains if each.wait.get("at_exit")]
+
+
+def _starting(asked: Asked) -> list[Edge]:
+    """Who will start the thread, process or task that would end the wait. A loop that has started some of those who
+    meet at a barrier starts the others in its next rounds."""
+    found, duty = [], DUTIES[asked.kind][1]
+    wanted = [each for each in asked.wait.get("starters") or [] if not each["passed"]]
+    hosts = [each for each in asked.stacks if each.get("host") == asked.base[0]] if wanted else []
+    for identity, entry in ((entry_id(entry, stack), entry) for stack in hosts for entry in all_entries(stack)):
+        later = [each for each in entry.get("starts") or [] if asked.kind == "barrier" or not each["again"]]
+        lines = {(each["file"], each["line"]) for each in later if identity != asked.node.id}
+        for each in wanted:
+            if (each["file"], each["line"]) in lines:
+                who = f"{each['what']} {each['name']}" if each["name"] else f"the {each['what']}"
+                part = f"starts {who} (line {each['line']}), which would {duty}, only afterwards"
+                found.append(Edge(identity, part))
+    return found
+
+
+def _asking(asked: Asked) -> list[Edge]:
+    """Who will send the request for which the server calls the function that would end the wait."""
+    found, duty = [], DUTIES[asked.kind][1]
+    routes = [str(each) for each in asked.wait.get("routes") or []]
+    entries = [(entry, each) for each in asked.stacks for entry in all_entries(each)] if routes else []
+    for entry, stack in entries:
+        asks = [each for each in entry.get("asks_for") or [] if str(each["path"]).endswith(tuple(routes))]
+        if asks and entry_id(entry, stack) != asked.node.id:
+            part = f"asks for {asks[0]['path']}, which would {duty}, only afterwards ({place_text(asks[0])})"
+            found.append(Edge(entry_id(entry, stack), part))
+    return found
 
 
 def _may_use(pid: int, asked: Asked) -> bool:
@@ -111,6 +164,8 @@ def _owner_edges(asked: Asked) -> list[Edge]:
 
 def _exit_edges(asked: Asked) -> list[Edge]:
     others = [each for each in asked.stack["threads"] if not each["main"] and not each.get("daemon", True)]
+    # A library's own thread only waits for the others.
+    others = [each for each in others if not each["background"]] or others
     return [Edge((*asked.base, each["ident"]), "has not ended") for each in others]
 
 
@@ -165,10 +220,13 @@ def _process_edges(asked: Asked) -> list[Edge]:
         return program
     pids = [*(wait.get("holders") or []), *(wait.get("ends") or [])]
     piped = asked.kind == "pipe" or wait.get("type") == "Connection"
-    if piped and wait.get("call") != "write" and (unused := _unused_ends(asked, pids)):
-        ended = ended_children(stack)
-        why = f" ({', '.join(ended)})" if ended else ""
-        return [Edge(each, f"has the other end open and runs nothing that uses it{why}") for each in unused]
+    if piped and wait.get("call") != "write":
+        if writers := _writers(asked, pids):
+            return [Edge(each.id, asked.relation()) for each in writers]
+        if unused := _unused_ends(asked, pids):
+            ended = ended_children(stack)
+            why = f" ({', '.join(ended)})" if ended else ""
+            return [Edge(each, f"has the other end open and runs nothing that writes into it{why}") for each in unused]
     found = _edges_to(pids, asked)
     if not found and asked.kind in ("socket", "stream", "pipe") and stack.get("pid") in (wait.get("ends") or ()):
         return own_server(wait, stack, asked.node, asked.known)
@@ -198,12 +256,27 @@ def _ended_program(asked: Asked) -> list[Edge]:
     return [Edge(identity, str(program["part"]))]
 
 
+def _other_ends(asked: Asked, pids: Sequence[int]) -> dict[int, set[int]]:
+    """The descriptors that other processes have of the other end of a pipe."""
+    others = [pid for pid in pids if pid != asked.stack.get("pid")]
+    return {pid: {number for owner, number in asked.wait.get("sockets") or () if owner == pid} for pid in others}
+
+
+def _writers(asked: Asked, pids: Sequence[int]) -> list[Node]:
+    """Threads and tasks that will write into a pipe which is read. Those of others that have it need not use it."""
+    own = _other_ends(asked, pids)
+    every = [node for node in asked.known.values() if node.id[0] == asked.base[0]]
+    return [node for node in every if node.writes & own.get(node.id[1], set())]
+
+
 def _unused_ends(asked: Asked, pids: Sequence[int]) -> list[Id]:
-    """The main threads of processes that have inherited the other end of a pipe, if none of them uses it."""
+    """The main threads of processes that have the other end of a pipe, if nobody there is about to write into it: who
+    has it in a variable only waits, and not to send something that is not known yet."""
     wait, host, known = asked.wait, asked.base[0], asked.known
-    pids = [pid for pid in pids if pid != asked.stack.get("pid")]
-    own = {pid: {number for owner, number in wait.get("sockets") or () if owner == pid} for pid in pids}
+    own = _other_ends(asked, pids)
+    pids = list(own)
     users = [node for node in known.values() if node.id[0] == host and node.connections & own.get(node.id[1], set())]
+    users = [node for node in users if not node.waits or node.may_send]
     # Standard files are used by any print; a named pipe is opened by who uses it.
     standard = any(numbers & {0, 1, 2} for numbers in own.values())
     standard |= str((wait.get("file") or {}).get("path") or "").startswith("/")
@@ -263,7 +336,7 @@ def _pool_edges(
     below = stack.get("children") or [] if children else []
     fronts = [(base[0], child["pid"], front_of(child["pid"], base[0], known)) for child in below]
     busy = [child for child in fronts if child in known and not known[child].background]
-    return [Edge(child, "is a child process that should complete it") for child in busy]
+    return [Edge(child, IS_A_CHILD) for child in busy]
 
 
 def _user_edge(user: WaitFacts, stack: WaitFacts, wait: WaitFacts) -> Edge | None:

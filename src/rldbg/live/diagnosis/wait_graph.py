@@ -15,21 +15,29 @@ _DEPTH = 12
 _SHORT_SLEEP_S = 60.0
 # Parts of who is waited for as a whole, until it ends.
 JOINS = frozenset({"is awaited", "is that process", "is that thread", "has not ended"})
+# How the part of who has the other end of a queue begins, and does something else from where it is.
+NOT_ABOUT_TO = "has its other end, but is not about to"
+# Waits that any one of those who could end them ends.
+_ANY = frozenset({"queue_get", "queue_put", "event", "condition", "semaphore"})
 # These waits are normal; they matter only if another node waits for the node that is in them.
 RESTING = frozenset(
-    {"sleep", "computing", "unknown", "event_loop", "signal", "debugger", "holds_gil", "idle", "serving"}
+    {"sleep", "computing", "unknown", "event_loop", "signal", "debugger", "holds_gil", "idle", "serving", "in_vain"}
 )
 
 
 @dataclass
 class Node:
     """Something that can wait: `label` names it, `place` is its line (a library's, if not `users_line`), `wait` what it
-    waits for, if anything.
+    waits for, if anything; it waits `in_own_line` if it has called no library from there.
 
     `activity` is what it does where it does not wait; `gone`, in one word, why it will not continue. `background`
     threads run no code of the user; a library started the task that `serves`; `calls` are methods of Ray actors that
-    its current functions call. `stopped_as` is what the debugger calls it while it is stopped;
-    `writes` are descriptors that they will write to."""
+    its current functions call, `calls_later` those that they will call, and where, `gives` those of their calls that
+    were given results of others. `stopped_as` is what the debugger calls it while it is stopped; `writes` are
+    descriptors that they will write to; it `may_send` to others, not known yet; `route` is how a rank came to where it
+    is, `enters` the lines of its files that enter collectives, by their names; `asks`, what its loop asks Ray for in
+    each look; `job` tells ranks of several jobs
+    apart."""
 
     id: Id
     label: str
@@ -38,14 +46,22 @@ class Node:
     activity: str = ""
     background: bool = False
     rank: int | None = None
+    job: str = ""
     gone: str = ""
     functions: frozenset[str] = frozenset()
     connections: frozenset[int] = frozenset()
     serves: bool = False
     users_line: bool = True
+    in_own_line: bool = False
+    may_send: bool = False
     calls: frozenset[str] = frozenset()
+    calls_later: Mapping[str, WaitFacts] = field(default_factory=dict)
+    gives: Sequence[WaitFacts] = ()
+    enters: Mapping[str, Sequence[WaitFacts]] = field(default_factory=dict)
+    asks: str = ""
     stopped_as: str = ""
     writes: frozenset[int] = frozenset()
+    route: Sequence[WaitFacts] = ()
     edges: "list[Edge]" = field(default_factory=list)
 
     @property
@@ -72,6 +88,21 @@ class WaitGraph:
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = {node.id: node for node in nodes}
+        self._moving = self._that_move()
+
+    def _that_move(self) -> dict[Id, int]:
+        """Nodes that do something, and those whose wait one of these will end, with the number of waits in between; any
+        of several ends a wait that any can end."""
+        found = {node.id: 0 for node in self.nodes.values() if _is_at_work(node)}
+        size = -1
+        while len(found) > size:
+            size = len(found)
+            for node in self.nodes.values():
+                ends = [found.get(edge.target) for edge in node.edges if edge.target in self.nodes]
+                told = [each for each in ends if each is not None]
+                if node.waits and node.id not in found and told and (node.kind in _ANY or len(told) == len(ends)):
+                    found[node.id] = 1 + (min(told) if node.kind in _ANY else max(told))
+        return found
 
     def _rings(self) -> Iterator[tuple[Node, ...]]:
         """Nodes that wait for each other, in the order of waiting; each ring once."""
@@ -94,8 +125,25 @@ class WaitGraph:
         if len(path) > _DEPTH or not node.waits:
             return None
         targets = [self.nodes[edge.target] for edge in node.edges if edge.target in self.nodes]
+        moving = [each for each in targets if each.id in self._moving and each not in path]
+        if node.kind in _ANY and moving and not any(each.gone for each in targets):
+            # Others that wait, for this one or for whom it waits, do not keep it waiting.
+            return min(moving, key=lambda each: self._moving[each.id])
         order = (lambda each: each in path, lambda each: each.gone, lambda each: each.waits, lambda _: True)
         return next((each for test in order for each in targets if test(each)), None)
+
+    def idles(self, node: Node) -> bool:
+        """Whether it waits for its next piece of work, for which nobody waits: it takes one after the other, and who
+        has the other end is not about to give it any."""
+        given = [edge.relation for edge in node.edges]
+        if node.kind != "queue_get" or not node.wait.get("endless") or not given:
+            return False
+        unasked = all(edge.target != node.id for each in self.nodes.values() for edge in each.edges)
+        return unasked and all(each.startswith(NOT_ABOUT_TO) for each in given)
+
+    def works_elsewhere(self, node: Node) -> bool:
+        """Whether another process does something by itself."""
+        return any(not far and identity[:2] != node.id[:2] for identity, far in self._moving.items())
 
     def onward(self, start: Node) -> list[Node]:
         """The path of nodes that a node waits for; a cycle ends with the node itself."""
@@ -116,21 +164,45 @@ class WaitGraph:
             if any(node.id in explained for node in path):
                 continue
             by_end.setdefault(_cause(path[-1]), []).append(_without_overview(tuple(path)))
+        # An idle worker explains a hang only if nothing else does.
+        asked = {end: paths for end, paths in by_end.items() if not all(self.idles(path[0]) for path in paths)}
+        by_end = asked if asked or rings else by_end
         longest = [max(paths, key=lambda path: (len(path), path[0].rank is not None)) for paths in by_end.values()]
         longest.sort(key=lambda path: _weight(path, by_end[_cause(path[-1])]))
         found = [*((*ring, ring[0]) for ring in rings), *longest]
         # An idle server explains a hang only if nothing else does.
         found = [path for path in found if len(path) > 1 or not _accepts(path[0])] or found
+        # So does a loop whose tasks all wait: what they wait for is told.
+        found = [path for path in found if path[-1].kind != "event_loop" or not self._is_told(path[-1], found)]
         told = {node.id for path in found for node in path}
         mains = (node for node in self.nodes.values() if node.id[2:] == ("main",) and not node.background)
         polling = (node for node in mains if node.wait.get("polls") and node.id not in told)
         return [*found, *((node,) for node in polling if found)]
+
+    @staticmethod
+    def _is_told(loop: Node, paths: Sequence[Sequence[Node]]) -> bool:
+        """Whether the cause of a path is a task of this event loop which nobody will wake, or that waits in a ring."""
+        causes = [node for path in paths for node in (path if path[0] is path[-1] else path[-1:])]
+        own = [node for node in causes if node.id[:2] == loop.id[:2] and "task" in node.id]
+        return any(node.waits for node in own)
+
+
+def _is_at_work(node: Node) -> bool:
+    """Whether it goes on by itself: it runs, computes, or sleeps for a while without looking for anything."""
+    if node.waits or node.gone or node.background or node.wait.get("polls"):
+        return False
+    return node.kind in ("", "computing") or (node.kind == "sleep" and sleeps_again(node.wait))
 
 
 def sleeps_again(wait: WaitFacts) -> bool:
     """Not in one long sleep: it was woken between two looks, or its sleep ends soon."""
     delay_s = wait.get("delay_s")
     return bool(wait.get("again")) or (delay_s is not None and delay_s <= _SHORT_SLEEP_S)
+
+
+def works_slowly(wait: WaitFacts) -> bool:
+    """Whether it sleeps shortly in each round of a loop that comes to its end: something is done, slowly."""
+    return wait.get("kind") == "sleep" and bool(wait.get("counted")) and not wait.get("polls") and sleeps_again(wait)
 
 
 def sleeps_long(wait: WaitFacts) -> bool:
@@ -141,7 +213,7 @@ def sleeps_long(wait: WaitFacts) -> bool:
 def _cause(last: Node) -> Id:
     """Nodes that wait for the same object of a process, or the same process group, have one cause."""
     lost, key = last.wait.get("lost"), last.wait.get("key")
-    if lost and last.kind == "rendezvous":
+    if lost and (last.kind == "rendezvous" or last.wait.get("disagree")):
         return last.kind, lost
     if lost and last.wait.get("shared"):
         return last.id[0], last.kind, last.wait["shared"]

@@ -1,13 +1,17 @@
 """From snapshots of processes to the nodes and edges of the wait graph."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from fnmatch import fnmatchcase
 
-from rldbg.live.diagnosis.entries import process_id
+from rldbg.live.diagnosis.entries import all_entries, entry_id, loops_of, process_id
 from rldbg.live.diagnosis.lost_waits import DUTIES, what_ended, why_lost
 from rldbg.live.diagnosis.process_nodes import ended_program_nodes, process_nodes, stranger_node, strangers_of
-from rldbg.live.diagnosis.wait_edges import edges_of
-from rldbg.live.diagnosis.wait_graph import JOINS, Id, Node, WaitFacts, sleeps_again
-from rldbg.live.diagnosis.wait_words import thing
+from rldbg.live.diagnosis.wait_edges import IS_A_CHILD, edges_of
+from rldbg.live.diagnosis.wait_graph import JOINS, Edge, Id, Node, WaitFacts, sleeps_again
+from rldbg.live.diagnosis.wait_words import place_text, thing
+
+_INBOXES = frozenset({"pipe", "socket", "queue_get", "message", "stream", "stdin"})
+_FROM_OUTSIDE = frozenset({"socket", "stream", "message", "poll", "pipe", "stdin", "fifo", "child"})
 
 
 def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
@@ -29,14 +33,98 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
     _lose_turns(stacks, known)
     for stack in stacks:
         for entry, node in _entries(stack, known):
-            node.edges += edges_of(entry["wait"], stack, node, known, stacks)
+            node.edges += _edges(entry, stack, node, known, stacks)
+            if _has_happened(entry, node, known):
+                for edge in node.edges:
+                    known[edge.target].background = True
+                node.wait, node.edges, node.activity = {}, [], "is running"
+                continue
             if not node.edges and not node.wait.get("lost"):
                 node.wait = {**node.wait, "lost": why_lost(entry, node.wait, stack, known, stacks)}
-                # Other threads of the process run: a helper that waits for its next task is idle, not stuck.
-                helps = node.kind in DUTIES and not entry.get("main")
-                node.background |= helps and (_goes_on(stack) or (bool(node.wait.get("timeout")) and _paced(stack)))
+                # Other threads of the process run: a helper that waits for its next task is idle, not stuck. One that
+                # waits for an event with a time limit does something each time, until it is told to stop.
+                helps, timed = node.kind in DUTIES and not entry.get("main"), bool(node.wait.get("timeout"))
+                node.background |= helps and (_goes_on(stack) or (timed and (node.kind == "event" or _paced(stack))))
+    for stack in stacks:
+        _without_idle_children(stack, known, stacks)
     _count_arrived(found)
+    for stack in stacks:
+        _wait_for_changes(stack, known)
+    _wait_for_files(stacks, known)
     return found
+
+
+def _wait_for_changes(stack: WaitFacts, known: Mapping[Id, Node]) -> None:
+    """A loop that looks at something which only others change, waits for them; told where all of them wait, and not for
+    what comes from outside."""
+    seen_waits = [entry for entry in all_entries(stack) if "wait" in entry]
+    entries = {str(entry.get("thread") or entry["key"]): entry for entry in seen_waits}
+    for entry in entries.values():
+        node, seen = known[entry_id(entry, stack)], entry["wait"].get("looks_at") or []
+        targets = [known[entry_id(entries[each["who"]], stack)] for each in seen]
+        if node.kind == "sleep" and targets and all(each.waits and each.kind not in _FROM_OUTSIDE for each in targets):
+            node.edges = [
+                Edge(other.id, f"should change `{each['name']}`") for other, each in zip(targets, seen, strict=True)
+            ]
+            node.wait = {"kind": "change", "loop": node.wait["polls"]}
+
+
+def _has_happened(entry: WaitFacts, node: Node, known: Mapping[Id, Node]) -> bool:
+    """Whether what is waited for came about while the job was looked at, so that the wait does not last: the kernel
+    wakes who waits for a process that has ended, or for data from a connection that its peer has closed."""
+    if node.kind == "child" and (entry.get("kernel") or {}).get("call") in ("wait4", "waitid"):
+        awaited = [known[edge.target] for edge in node.edges if edge.target in known]
+        return bool(awaited) and all(each.gone == "ended" for each in awaited)
+    closed = node.kind in ("socket", "stream") and node.wait.get("ends") == [] and bool(node.wait.get("file"))
+    return closed and not node.edges and bool(node.wait.get("accepted", True))
+
+
+def _wait_for_files(stacks: Sequence[WaitFacts], known: Mapping[Id, Node]) -> None:
+    """A loop that looks for a file waits for who will write it; told where these wait or look for something too."""
+    entries = [(entry, stack) for stack in stacks for entry in all_entries(stack) if "wait" in entry]
+    writers = [(known[entry_id(*each)], file) for each in entries for file in each[0].get("writes_files") or []]
+    looking = [(known[entry_id(*each)], each[0]["wait"].get("awaits_files") or []) for each in entries]
+    for node, paths in looking if writers else ():
+        found = [(other, file) for other, file in writers if other is not node]
+        found = [(other, file) for other, file in found if any(fnmatchcase(file["path"], path) for path in paths)]
+        if node.kind == "sleep" and found and all(other.waits or other.wait.get("polls") for other, _ in found):
+            targets = {other.id: f"writes {file['path']} only afterwards ({place_text(file)})" for other, file in found}
+            node.edges = [Edge(identity, part) for identity, part in targets.items()]
+            node.wait = {"kind": "change", "loop": node.wait["polls"]}
+
+
+def _without_idle_children(stack: WaitFacts, known: Mapping[Id, Node], stacks: Sequence[WaitFacts]) -> None:
+    """A child process that waits for what this process gives it to do, while nobody here is about to, has nothing to
+    complete: it is idle, and not why a future is not completed."""
+    base = process_id(stack)
+    for entry, node in _entries(stack, known):
+        children = [known[edge.target] for edge in node.edges if edge.relation == IS_A_CHILD]
+        idle = [child for child in children if child.kind in _INBOXES and _only_from(base, child, known)]
+        if idle and len(idle) == len(node.edges):
+            why = why_lost(entry, node.wait, stack, known, stacks)
+            told = [f"{child.label} is idle: it waits for {thing(child.wait)}" for child in idle[:2]]
+            node.edges, node.wait = [], {**node.wait, "lost": "; ".join(filter(None, [why, *told]))}
+
+
+def _only_from(base: Id, child: Node, known: Mapping[Id, Node]) -> bool:
+    """Whether what a process waits for would come from threads of another that do not wait to send it."""
+    senders = [known[edge.target] for edge in child.edges if edge.target in known]
+    return bool(senders) and all(each.id[:2] == base and not each.waits for each in senders)
+
+
+def _edges(
+    entry: WaitFacts, stack: WaitFacts, node: Node, known: Mapping[Id, Node], stacks: Sequence[WaitFacts]
+) -> list[Edge]:
+    """Who should end a wait. A task cannot go on while its event loop is blocked, whatever it awaits: the loop is meant
+    where it wants a lock that the task holds, or where nobody else is seen."""
+    threads = loops_of(entry, stack) if "task" in entry else []
+    threads = [each for each in threads if known[entry_id(each, stack)].waits]
+    loops = [Edge(entry_id(each, stack), "runs its event loop") for each in threads]
+    wanted = {choice["key"] for each in threads for choice in each["wait"].get("choices") or []}
+    if wanted & {each["key"] for each in entry.get("holds") or []}:
+        return loops
+    found = edges_of(entry["wait"], stack, node, known, stacks)
+    return found if found or node.wait.get("lost") else loops
 
 
 def rest_where_meant(nodes: Sequence[Node], stacks: Sequence[WaitFacts]) -> Sequence[Node]:
@@ -47,12 +135,36 @@ def rest_where_meant(nodes: Sequence[Node], stacks: Sequence[WaitFacts]) -> Sequ
     for stack in stacks:
         for _, node in _entries(stack, known):
             alone = node.id not in awaited | joined
+            behind = _idle_behind(node, nodes)
             # Who waits for the end of what serves, supervises it.
-            serving = _waits_for_requests(node, stack) if node.id not in awaited else ""
+            serving = _waits_for_requests(node, stack) if behind is not None else ""
             if activity := serving or _meant_to_last(node, alone=alone):
+                for each in behind or ():
+                    each.wait, each.activity = {"kind": "serving"}, f"waits for work (for {thing(each.wait)})"
                 node.wait, node.activity = {"kind": "serving"}, activity
                 _rest_supervisors(node, nodes, awaited)
     return nodes
+
+
+def _idle_behind(node: Node, nodes: Sequence[Node]) -> list[Node] | None:
+    """The workers, one behind the other, that have nothing to do until this node has: they take one item after the
+    other out of a queue. None where others wait for one of them, for what it was asked to do."""
+    found: list[Node] = []
+    asked = [node]
+    while asked:
+        one = asked.pop()
+        for each in (each for each in nodes if each not in (node, *found) and _asks(each, one)):
+            if each.kind != "queue_get" or not each.wait.get("endless"):
+                return None
+            found.append(each)
+            asked.append(each)
+    return found
+
+
+def _asks(node: Node, other: Node) -> bool:
+    """Whether it waits for what the other one does, not for its end; helpers of libraries do not count."""
+    targets = [edge.target for edge in node.edges if edge.relation not in JOINS]
+    return not node.background and other.id in targets
 
 
 def _rest_supervisors(served: Node, nodes: Sequence[Node], awaited: Set[Id]) -> None:

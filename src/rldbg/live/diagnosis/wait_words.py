@@ -1,5 +1,6 @@
 """Waits in words: what is waited for, what should end it, and one sentence per path of the wait graph."""
 
+import signal
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,7 +11,8 @@ from rldbg.live.diagnosis.waits import toward
 POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
 _OUTPUTS = {1: "its standard output", 2: "its standard error"}
 _MOST_LISTED = 3
-_SIGNALS = {9: "SIGKILL", 15: "SIGTERM", 11: "SIGSEGV", 6: "SIGABRT", 2: "SIGINT", 7: "SIGBUS"}
+DEFAULT_GROUP = ("", "default", "0")
+_SIGNALS = {each.value: each.name for each in signal.Signals}
 
 
 def place_text(place: Any) -> str:
@@ -45,8 +47,15 @@ def _queue(wait: Any, name: str) -> str:
         sort = "multiprocessing queue"
     elif wait.get("between") == "ray":
         sort = "ray.util.queue"
+    if rest := wait.get("rest_of_item"):
+        come = f"{rest['size'] - rest['missing']} of {rest['size']} bytes have come"
+        return f"the rest of an item of {named('queue', name)} ({sort}; {come})"
     if wait["kind"] == "queue_get":
         state = ", empty" if size == 0 else f", {size} items" if size else ""
+        kept = wait.get("kept") or {}
+        if wait.get("between") == "processes" and kept.get("ahead"):
+            more = f" and {kept['more']} more" if kept["more"] else ""
+            state += f"; others of `{kept['table']}` have items: {', '.join(kept['ahead'])}{more}"
         return f"an item of {named('queue', name)} ({sort}{state})"
     if wait["kind"] == "queue_join":
         return f"all items of {named('queue', name)} to be marked as done ({sort})"
@@ -82,7 +91,8 @@ def _child(wait: Any, name: str) -> str:
     what = f"process {pid}" if pid else "a child process"
     title = wait.get("process") or name
     command = str(child.get("command") or "")[:80]
-    return f"{what}{f' ({title})' if title else ''} to end" + (f": {command}" if command and not title else "")
+    over = "; its main program is over" if wait.get("at_exit") else ""
+    return f"{what}{f' ({title})' if title else ''} to end" + (f": {command}" if command and not title else "") + over
 
 
 def _taken_in(wait: Any) -> str:
@@ -112,7 +122,8 @@ def _collective(wait: Any, _name: str) -> str:
         return own + (f" (`{wait['name']}`)" if wait.get("name") else "")
     group = wait.get("group")
     root = f" {root_words(str(wait.get('op')), peer)}" if peer is not None else ""
-    return f"{wait.get('op')}{root}" + (f" of group {group}" if group not in (None, "", "default", "0") else "")
+    named = f" of group {group}" if str(group or "") not in DEFAULT_GROUP else ""
+    return f"{wait.get('op')}{root}{named}{' (begun before)' if wait.get('begun') else ''}"
 
 
 def root_words(op: str, root: int) -> str:
@@ -142,7 +153,9 @@ def _ray(wait: Any, _name: str) -> str:
 
 
 _THINGS = {
-    "lock": lambda wait, name: named("lock", name) + _taken_in(wait),
+    "lock": lambda wait, name: (
+        "its turn to write into a multiprocessing queue" if wait.get("turn") else named("lock", name) + _taken_in(wait)
+    ),
     "queue_get": _queue,
     "queue_turn": lambda wait, name: f"its turn to take an item of {named('queue', name)} (multiprocessing queue)",
     "queue_put": _queue,
@@ -152,9 +165,13 @@ _THINGS = {
     "semaphore": lambda wait, name: (
         named("semaphore", name) + (f" (0 of {wait['limit']} free)" if wait.get("limit") else "")
     ),
+    "change": lambda wait, name: f"its loop {wait['loop']} to end",
     "barrier": _barrier,
     "thread": lambda wait, name: f"thread {wait.get('thread') or name} to end",
-    "exit": lambda wait, name: "its other threads to end; its main program is over",
+    "exit": lambda wait, name: f"its other threads to end; {wait.get('over') or 'its main program'} is over",
+    "undrained": lambda wait, name: (
+        "what it has put in a multiprocessing queue to be handed on; its main program is over"
+    ),
     "future": lambda wait, name: _future(wait, name),
     "some_tasks": lambda wait, name: "the next of its tasks to complete (as_completed)",
     "poll": lambda wait, name: (
@@ -165,11 +182,13 @@ _THINGS = {
     "child": _child,
     "pipe": _pipe,
     "fifo": lambda wait, name: f"a process to open the other end of {wait.get('path') or 'a named pipe'}",
-    "stream": lambda wait, name: _rpc(wait) or f"data from {wait.get('peer') or _unnamed_stream(wait)}",
+    "stream": lambda wait, name: _rpc(wait) or _stream(wait),
     "socket": _socket,
     "store": _store,
     "file_lock": lambda wait, name: f"the lock on file {wait.get('path') or 'of ' + named('lock', name)}",
-    "lock_file": lambda wait, name: f"lock file {wait['path']} ({_age(wait['lock_file']['age_s'])} old) to be removed",
+    "lock_file": lambda wait, name: (
+        f"lock file {wait['path']} ({age_text(wait['lock_file']['age_s'])} old) to be removed"
+    ),
     "connection_pool": lambda wait, name: (
         "a free connection of its HTTP client" + (f" (its limit is {wait['limit']})" if wait.get("limit") else "")
     ),
@@ -178,7 +197,7 @@ _THINGS = {
     "import": lambda wait, name: f"the import of module `{name}`",
     "data_loader": _data_loader,
     "collective": _collective,
-    "rendezvous": lambda wait, name: f"other ranks to join its process group ({wait.get('call')}{_as_rank(wait)})",
+    "rendezvous": lambda wait, name: f"other ranks to join its process group ({wait.get('call')}{_joining(wait)})",
     "message": lambda wait, name: f"a message on {named('ZeroMQ socket', name)}",
     "cuda": lambda wait, name: f"the GPU to finish its work ({wait.get('call') or 'torch.cuda synchronize'})",
     "native_lock": lambda wait, name: _native_lock(wait),
@@ -205,10 +224,11 @@ def _task(wait: Any, name: str) -> str:
 
 
 def _looped(wait: Any) -> str:
-    return f", in a loop {wait['until']}" if wait.get("until") else ""
+    met = ": that is so already, only the notification is missing" if wait.get("met") else ""
+    return f", in a loop {wait['until']}{met}" if wait.get("until") else ""
 
 
-def _age(seconds: float) -> str:
+def age_text(seconds: float) -> str:
     for unit, length in (("days", 172_800.0), ("hours", 7200.0), ("minutes", 120.0)):
         if seconds >= length:
             return f"{seconds / (length / 2):.0f} {unit}"
@@ -220,7 +240,7 @@ def lock_file_text(file: Any) -> str:
     if not file:
         return ""
     named = f"names process {file['pid']}, perhaps of another host" if "pid" in file else "names no process"
-    return f"the file is {_age(file['age_s'])} old and {named}"
+    return f"the file is {age_text(file['age_s'])} old and {named}"
 
 
 def _native_lock(wait: Any) -> str:
@@ -228,8 +248,10 @@ def _native_lock(wait: Any) -> str:
     return "a lock in native code" + (f" (of a library with threads: {loaded})" if loaded else "")
 
 
-def _unnamed_stream(wait: Any) -> str:
-    return "a pipe" if (wait.get("file") or {}).get("kind") == "pipe" else "a stream"
+def _stream(wait: Any) -> str:
+    unnamed = "a pipe" if (wait.get("file") or {}).get("kind") == "pipe" else "a stream"
+    other = wait.get("peer") or unnamed
+    return f"room to send to {other} (what was sent is not read)" if wait.get("sends") else f"data from {other}"
 
 
 def _rpc(wait: Any) -> str:
@@ -239,8 +261,11 @@ def _rpc(wait: Any) -> str:
     return f"the answer to {asked}" + (f" from {wait['address']}" if wait.get("address") else "")
 
 
-def _as_rank(wait: Any) -> str:
-    rank, size = wait.get("rank"), wait.get("world_size")
+def _joining(wait: Any) -> str:
+    """Which group is joined, or as which rank."""
+    rank, size, members = wait.get("rank"), wait.get("world_size"), wait.get("members")
+    if members:
+        return f" of {'rank' if len(members) == 1 else 'ranks'} {listed([*map(str, members)])}"
     return f", as rank {rank} of {size}" if rank is not None and size else ""
 
 
@@ -262,7 +287,8 @@ def handled_text(entry: Any) -> str:
 
 def _waiting(node: Node) -> str:
     where = f" at {node.place}" if node.place else ""
-    return f"waits{where} for {thing(node.wait)}{node.wait.get('handles') or ''}"
+    handed = f" (handed to it in {place_text(node.wait['handed'])})" if node.wait.get("handed") else ""
+    return f"waits{where} for {thing(node.wait)}{handed}{node.wait.get('handles') or ''}"
 
 
 def clause(node: Node) -> str:

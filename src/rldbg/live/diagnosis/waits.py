@@ -16,6 +16,24 @@ def toward(op: str) -> str:
     return {"send": "to", "isend": "to", "recv": "from", "irecv": "from"}.get(op, "with")
 
 
+_ONE_SIDED = {
+    "send": (
+        "all of them send, none receives",
+        "let every second rank receive first, or begin both at once: isend and irecv, or batch_isend_irecv",
+    ),
+    "recv": (
+        "all of them receive, none sends",
+        "let one of them send first; if one did, count the sends and receives of both sides: one may lack its send",
+    ),
+}
+
+
+def one_sided(ops: Iterable[str]) -> tuple[str, str]:
+    """What the ranks of a ring have in common where all of them send, or all receive, and what to do; else empty."""
+    sides = {op.removeprefix("i") for op in ops}
+    return _ONE_SIDED.get(next(iter(sides)) if len(sides) == 1 else "", ("", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """An operation that a rank has entered and not finished. `peer` is the other (global) rank of a send or receive."""

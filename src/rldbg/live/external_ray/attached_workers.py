@@ -15,10 +15,10 @@ from typing import Any
 from rldbg.agent import PEER_LIMIT_BYTES, snake_case
 from rldbg.core import UnreachableError
 from rldbg.live.broker.async_peer import Stream
-from rldbg.live.broker.debug_session import Stop
 from rldbg.live.broker.debug_sessions import DebugSessions
 from rldbg.live.broker.processes import Process, ProcessTable
 from rldbg.live.broker.stacks import py_spy_dump
+from rldbg.live.broker.stop import Stop
 from rldbg.live.external_ray.dashboard import Dashboard, PausedWorker
 from rldbg.live.external_ray.injection import prepare_stop
 from rldbg.live.external_ray.legacy_listing import LegacySession, legacy_sessions
@@ -50,13 +50,11 @@ class AttachedWorkers:
         self._asking: asyncio.Future[None] | None = None
         self._asked_at = 0.0
         self._legacy_known: list[LegacySession] | None = None
-        self.last_answer = time.monotonic()
 
     async def refresh(self) -> None:
         """Asks Ray for paused workers. Raises the dashboard's errors."""
         async with self._looked:
             waiting = await asyncio.to_thread(self._dashboard.paused)
-            self.last_answer = time.monotonic()
             for worker in waiting:
                 self._take_in(worker.worker_id, _facts(worker), self._open)
             paused = {worker.worker_id for worker in waiting} | await self._legacy()

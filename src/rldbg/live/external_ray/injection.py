@@ -7,7 +7,8 @@ from typing import Any
 import rldbg.agent
 from rldbg.agent import Message
 from rldbg.core import UsageError
-from rldbg.live.broker.debug_session import DebugSession, Stop, fill_stop
+from rldbg.live.broker.debug_session import DebugSession
+from rldbg.live.broker.stop import Stop, fill_stop
 
 _MODULES = ("values", "post_mortem_adapter", "async_tasks")
 _PACKAGE = "_rldbg_lent"

@@ -6,7 +6,7 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.agent.waits import look
 from rldbg.core import IncompleteDataError, UsageError
-from rldbg.live.diagnosis.ray_nodes import name_workers
+from rldbg.live.diagnosis.ray_view import name_workers
 from rldbg.live.unarmed.hosts import look_by_srun, look_by_ssh
 from rldbg.live.unarmed.ray_cluster import look_at_ray
 

@@ -20,15 +20,18 @@ _WITHOUT = "look at single processes: rldbg stacks --pid PID"
 _CHILD_S = 240.0
 _NODE_S = 90
 _LIMIT = 10_000
+# A long job has a hundred thousand of them, and only those matter whose result is on its way.
+_FINISHED_LIMIT = 1_000
 _IDS = ["actor_id", "owner_id", "job_id", "node_id", "placement_group_id", "worker_id"]
 _SIGNAL = re.compile(r"\*\*\* (SIG[A-Z]+) received")
 _MOST_READ = 100_000
 _STARTED = ("ALIVE", "RESTARTING")
 _KEPT = {
     "tasks": "task_id name state func_or_class_name actor_id parent_task_id node_id worker_id worker_pid type job_id "
-    "required_resources error_type error_message placement_group_id attempt_number label_selector fallback_strategy",
+    "required_resources error_type error_message placement_group_id attempt_number label_selector fallback_strategy "
+    "creation_time_ms",
     "actors": "actor_id name class_name state pid node_id required_resources death_cause placement_group_id job_id "
-    "num_restarts label_selector fallback_strategy",
+    "num_restarts label_selector fallback_strategy ray_namespace",
     "workers": "worker_id worker_type pid node_id ip is_alive exit_detail",
 }
 
@@ -125,6 +128,7 @@ def _view(ray: Any) -> dict[str, Any]:
     own = context.get_job_id()
     view: dict[str, Any] = {"notes": [], "nodes": _nodes(ray), "dashboard": _dashboard()}
     view["placement_groups"] = _placement_groups()
+    view["jobs"] = _jobs(view["nodes"])
     options = {
         "address": context.gcs_address,
         "limit": _LIMIT,
@@ -134,7 +138,7 @@ def _view(ray: Any) -> dict[str, Any]:
     }
     for kind, names in _KEPT.items():
         try:
-            rows = [vars(row) for row in getattr(state, f"list_{kind}")(**options)] if view["dashboard"] else None
+            rows = _listed(state, kind, options) if view["dashboard"] else None
         except Exception as error:  # noqa: BLE001 - the state API raises whatever its server or HTTP client raises
             view["notes"].append(f"Ray's dashboard does not list {kind}: {str(error).splitlines()[0][:200]}")
             rows = None
@@ -144,6 +148,15 @@ def _view(ray: Any) -> dict[str, Any]:
     _place_constructors(view)
     _note_signals(view, _logs())
     return view
+
+
+def _listed(state: Any, kind: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of Ray's state API. Tasks that have not finished are asked for first: of all tasks it would list any."""
+    ask = getattr(state, f"list_{kind}")
+    if kind != "tasks":
+        return [vars(row) for row in ask(**options)]
+    finished = {**options, "limit": _FINISHED_LIMIT, "filters": [("state", "=", "FINISHED")]}
+    return [vars(row) for row in (*ask(**options, filters=[("state", "!=", "FINISHED")]), *ask(**finished))]
 
 
 def _place_constructors(view: Mapping[str, Any]) -> None:
@@ -277,14 +290,35 @@ def _rows_of(kind: str) -> list[dict[str, Any]]:
     tables = importlib.import_module("ray.core.generated.gcs_pb2")
     accessor = state._connect_and_get_accessor()
     if kind == "tasks":
-        events = accessor.get_task_events()
-        return [common.protobuf_to_task_state_dict(tables.TaskEvents.FromString(event)) for event in events]
+        finished = importlib.import_module("ray.core.generated.common_pb2").TaskStatus.FINISHED
+        events = [tables.TaskEvents.FromString(event) for event in accessor.get_task_events()]
+        # Making a row takes a hundred times as long as reading an event.
+        ended = {id(event): event.state_updates.state_ts_ns.get(finished, 0) for event in events}
+        newest = sorted(filter(None, ended.values()))[-_FINISHED_LIMIT:]
+        kept = [event for event in events if not ended[id(event)] or ended[id(event)] >= newest[0]]
+        return [common.protobuf_to_task_state_dict(event) for event in kept]
     if kind == "actors":
         found = [tables.ActorTableData.FromString(row) for row in accessor.get_actor_table(None, None)]
         return [common.protobuf_message_to_dict(row, _IDS) for row in found]
     found = [tables.WorkerTableData.FromString(row) for row in accessor.get_worker_table()]
     rows = [common.protobuf_message_to_dict(row, _IDS) for row in found]
     return [row | row["worker_address"] | {"ip": row["worker_address"]["ip_address"]} for row in rows]
+
+
+def _jobs(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The process of each driver, and the namespace in which its job looks for actors."""
+    client = importlib.import_module("ray._private.worker").global_worker.gcs_client
+    hosts = {node["ip"]: node["host"] for node in nodes}
+    try:
+        found = client.get_all_job_info(skip_submission_job_info_field=True, skip_is_running_tasks_field=True)
+    except TypeError:
+        # Older versions leave that out by themselves.
+        found = client.get_all_job_info()
+    return [
+        {"job_id": row.job_id.hex(), "namespace": row.config.ray_namespace, "pid": row.driver_pid}
+        | {"host": hosts.get(row.driver_address.ip_address)}
+        for row in found.values()
+    ]
 
 
 def _placement_groups() -> list[dict[str, Any]]:

@@ -1,0 +1,128 @@
+"""By which condition, loop, return or exception one rank has passed by the line where another one waits."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_Step = Mapping[str, Any]
+# With more than these it is not clear which one it was.
+_MOST_WAYS = 3
+
+
+def passed_by(waiting: Sequence[_Step], other: Sequence[_Step], *, waits: bool) -> str:
+    """How the rank with the route `other` has passed by the current line of `waiting`; empty where the source allows
+    none or many ways, or the rank has not come so far. `waits`: it is in a collective too, not on its way."""
+    parts = _parting(waiting, other)
+    if parts is None or (waiting[parts]["file"], waiting[parts]["function"]) != (
+        other[parts]["file"],
+        other[parts]["function"],
+    ):
+        return ""
+    ahead = _is_ahead(other, waiting, parts)
+    ways = list(_ways(waiting, other, parts))
+    if ahead is None and not (waits and _is_certain(other, waiting, parts)):
+        return ""
+    if ahead is False or not ways or len(ways) > _MOST_WAYS:
+        return ""
+    return ", or ".join(dict.fromkeys(ways))
+
+
+def ways_past(waiting: Sequence[_Step]) -> str:
+    """How a rank may have come to its end without the current line of `waiting`; empty where there are many ways."""
+    own = [step for step in waiting if step["function"] != "<module>"]
+    if any(step["escapes"] is None for step in own):
+        return ""
+    ways = dict.fromkeys(_words(escape, step, {}) for step in own for escape in step["escapes"])
+    return ", or ".join(ways) if len(ways) <= _MOST_WAYS else ""
+
+
+def rounds_apart(route: Sequence[_Step], other: Sequence[_Step]) -> int | None:
+    """Of two at the same lines, in which order their rounds of the same loops are: 1 where the other is ahead, 0 where
+    they are in the same one; None where they are at different lines or their rounds are not known."""
+    if not route or len(route) != len(other) or any(map(_differ, route, other)):
+        return None
+    for own, their in (pair for steps in zip(route, other, strict=True) for pair in _common_rounds(*steps)):
+        if own is None or their is None:
+            return None
+        if own != their:
+            return 1 if their > own else -1
+    return 0
+
+
+def left_behind(route: Sequence[_Step], other: Sequence[_Step]) -> tuple[str, int, int] | None:
+    """The first loop that two are in different rounds of, and the rounds of both; None where there is none, or where
+    the rounds are not known."""
+    parts = _parting(route, other)
+    for step, their in zip(route[: parts + 1] if parts is not None else route, other, strict=False):
+        if (step["file"], step["function"]) != (their["file"], their["function"]):
+            return None
+        numbers = {line: number for line, _, number in their["rounds"]}
+        for line, _, number in (each for each in step["rounds"] if each[0] in numbers):
+            if number is None or numbers[line] is None:
+                return None
+            if number != numbers[line]:
+                return f"{str(step['file']).rpartition('/')[2]}:{line}", number, numbers[line]
+    return None
+
+
+def where_apart(route: Sequence[_Step], other: Sequence[_Step]) -> tuple[_Step, _Step] | None:
+    """The first lines of two routes that differ."""
+    parts = _parting(route, other)
+    return (route[parts], other[parts]) if parts is not None else None
+
+
+def _parting(route: Sequence[_Step], other: Sequence[_Step]) -> int | None:
+    return next((n for n, pair in enumerate(zip(route, other, strict=False)) if _differ(*pair)), None)
+
+
+def _differ(step: _Step, other: _Step) -> bool:
+    return any(step[name] != other[name] for name in ("file", "function", "line"))
+
+
+def _is_ahead(other: Sequence[_Step], waiting: Sequence[_Step], parts: int) -> bool | None:
+    """Whether one is further than the other: by the rounds of the loops that both are in, then by the line. None where
+    a round is not known."""
+    rounds = [pair for n in range(parts + 1) for pair in _common_rounds(other[n], waiting[n])]
+    for own, their in rounds:
+        if own is None or their is None:
+            return None
+        if own != their:
+            return bool(own > their)
+    return bool(other[parts]["line"] > waiting[parts]["line"])
+
+
+def _common_rounds(step: _Step, other: _Step) -> Iterator[tuple[int | None, int | None]]:
+    numbers = {line: number for line, _, number in other["rounds"]}
+    yield from ((number, numbers[line]) for line, _, number in step["rounds"] if line in numbers)
+
+
+def _is_certain(other: Sequence[_Step], waiting: Sequence[_Step], parts: int) -> bool:
+    """Whether, of two in unknown rounds of a loop, only one can have passed by the line of the other."""
+    return other[parts]["escapes"] is not None and not list(_ways(other, waiting, parts))
+
+
+def _ways(waiting: Sequence[_Step], other: Sequence[_Step], parts: int) -> Iterator[str]:
+    where, same_round = int(other[parts]["line"]), _is_same_round(waiting[parts], other[parts])
+    for number, step in enumerate(waiting[parts:]):
+        if step["escapes"] is None:
+            # Any way is possible.
+            yield from ("",) * (_MOST_WAYS + 1)
+        for escape in step["escapes"] or ():
+            inside = number == 0 and escape["from"] <= where <= escape["to"]
+            # Who is in the same function has not returned from it.
+            returned = number == 0 and escape["kind"] == "return"
+            if not returned and (not inside or (escape["kind"] == "continue" and not same_round)):
+                yield _words(escape, step, other[parts] if number == 0 else {})
+
+
+def _is_same_round(step: _Step, other: _Step) -> bool:
+    rounds = list(_common_rounds(step, other))
+    return bool(rounds) and all(own is not None and own == their for own, their in rounds)
+
+
+def _words(escape: _Step, step: _Step, other: _Step) -> str:
+    place = f"{str(step['file']).rpartition('/')[2]}:{escape['line']}"
+    values = (other.get("tested") or {}).get(str(escape["line"]), "")
+    values = f"; now {values}" if values and escape["kind"] in ("test", "loop") else ""
+    if escape["kind"] in ("test", "loop"):
+        return f"{escape['what']} ({place}{values}) {escape['word']}"
+    return f"{escape['what']} at {place}{escape['word']}"

@@ -1,0 +1,44 @@
+"""Conditions of the source, judged by the values that a frame has; nothing of the program is run."""
+
+import ast
+import sys
+
+import pytest
+
+from rldbg.agent.waits.objects import OwnFrame
+from rldbg.agent.waits.resolving import holds
+
+
+class Buffer:
+    def __init__(self):
+        self.items, self.limit, self.closed, self.rate, self.name = [1, 2], 2, False, 0.5, "rollout"
+
+    def here(self):
+        wanted = 3
+        assert wanted
+        return OwnFrame(sys._getframe())
+
+
+@pytest.mark.parametrize(
+    ("condition", "held"),
+    [
+        ("len(self.items) >= self.limit", True),
+        ("len(self.items) >= wanted", False),
+        ("self.items", True),
+        ("not self.items", False),
+        ("self.rate > 0.25", True),
+        ("self.closed", False),
+        ("self.closed or self.limit == 2", True),
+        ("self.closed and unknown", False),
+        ("self.limit == 2 and unknown", None),
+        ("unknown", None),
+        ("not unknown", None),
+        ("self.name == 'rollout'", None),
+        ("1 < self.limit < 3", None),
+        ("self.full()", None),
+        ("max() > 1", None),
+        ("len() > 1", None),
+    ],
+)
+def test_a_condition_holds_does_not_hold_or_cannot_be_told(condition, held):
+    assert holds(ast.parse(condition, mode="eval").body, Buffer().here()) is held
