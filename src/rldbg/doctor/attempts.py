@@ -1,76 +1,22 @@
 """Several runs of a program in one log, one after another: each is judged by itself, and the last one decides.
 
-A run begins where the first lines of the log, or the line that launches the program, come again, or where a supervisor
-says that it restarts it; and only if the run before it had ended, by a failure or by being done. It also begins where
-a counter stands lower after an exception that nothing caught.
+A run begins where the first lines of the log, or the line that launches the program, come again, where a process takes
+the place of the one that opened the log, where a supervisor says that it restarts it, or where a program that had run
+before is refused; and only if the run before it had ended, by a failure or by being done. It also begins where a
+counter counts again after an exception that nothing caught, and where the first line comes again after a long silence
+and nothing fails any more.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import PurePath
 
 from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import Failure, LogEvidence, RunStart
-from rldbg.doctor.failures import skeleton
 from rldbg.doctor.library import Library
 from rldbg.doctor.progress import LogProgress
 from rldbg.doctor.survival import holds, is_uncaught
-
-_DATE_WORDS = re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b")
-_LAUNCH = re.compile(
-    r"(?:\+{1,3} |\S{0,60}[$#] )(?:exec |srun .{0,200}?|env .{0,200}?)?(?:\S*/)?"
-    r"(?:python[\d.]*|torchrun|accelerate|deepspeed|ray job submit|bash|sh|uv run|rldbg run)\b"
-    r"|[=#*-]{3,20} ?(?i:(?:\w+ ){0,3}?(?:job|run|attempt|launch)\b.{0,60}\d)|SLURM_JOB_?ID\W{1,3}\d"
-)
-"""A command that a shell shows, and headers with a number or a date; they count where the same one comes again."""
-_RESTART = re.compile(
-    r"(?i)(?:[\[(]?[\w.-]{1,40}[\])]?:? |[=#*-]{3,20} ?)?"
-    r"(?:restart(?:ing|ed)?|re-?launch(?:ing|ed)?|requeu(?:ed|ing))\b"
-    r"(?: (?:training|job|run)\b|\W{1,3}(?:attempt )?#?\d)"
-    r"(?!.{0,80}\b(?:server|engine|worker|actor|router|rollout|sandbox|environment|replica))"
-    r"|.{0,120}\bRestarting worker group"
-)
-"""What supervisors say when they start a whole program again."""
-_WORDS = re.compile(
-    rb"\b(?:[Jj]ob|JOB|[Rr]un|RUN|[Aa]ttempt|ATTEMPT|[Ll]aunch|[Rr]estart|RESTART|[Rr]e-?launch|[Rr]equeu|[Rr]etry|[Tt]ry|"
-    rb"SLURM_JOB_ID|[Ss]tarting|python|torchrun|accelerate|deepspeed|ray job|bash|sh |uv run|rldbg)"
-)
-_HEADER_BYTES = 120
-_PIECE = re.compile(rb"[^\d\r\n\x1b]{8,}")
-OPENING_LINES = 2
-
-
-def launch_places(data: bytes | bytearray, begin: int, end: int) -> Iterator[int]:
-    """Where lines may launch or restart a program: their first words have one of the words for that."""
-    last = -1
-    for match in _WORDS.finditer(data, begin, end):
-        start = max(data.rfind(b"\n", 0, match.start()), data.rfind(b"\r", 0, match.start())) + 1
-        if start != last and match.start() - start <= _HEADER_BYTES:
-            last = start
-            yield start
-
-
-def opening_places(first: bytes, data: bytes | bytearray, begin: int, end: int) -> Iterator[int]:
-    """Where a line may be the first one of the log again: it has the longest words without a number of it."""
-    piece = max(_PIECE.findall(first), key=len, default=b"")
-    at = data.find(piece, begin, end) if piece else -1
-    while at >= 0:
-        yield max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
-        at = data.find(piece, at + len(piece), end)
-
-
-def header_of(text: str) -> str:
-    """A line without what differs from run to run: numbers, paths, names of days and months."""
-    return " ".join(_DATE_WORDS.sub("#", skeleton(text)).split())
-
-
-def may_launch(text: str) -> bool:
-    return bool(_LAUNCH.match(text))
-
-
-def is_restart(text: str) -> bool:
-    return bool(_RESTART.match(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +43,13 @@ def attempts_in(evidence: LogEvidence, library: Library) -> tuple[list[Attempt],
 
 
 def _counted_back(evidence: LogEvidence, file: str) -> Iterator[RunStart]:
-    """Where a counter stands lower, and counts on, after an exception that nothing caught: the program runs again."""
+    """Where a counter counts again after an exception that nothing caught: the program goes on from a checkpoint."""
     progress = evidence.progress.get(file, LogProgress())
     for failure in evidence.failures:
-        if failure.place.file == file and is_uncaught(failure) and progress.counts_again_after(failure.place.offset):
-            held = [hit.place.offset for hit in evidence.hits if holds(failure, hit)]
-            end = max((failure.place.offset, *held)) + 1
-            yield RunStart(end, failure.place.line + failure.lines, "")
+        if failure.place.file != file or not is_uncaught(failure):
+            continue
+        if (at := progress.counts_again_after(failure.place.offset)) is not None:
+            yield RunStart(at, failure.place.line + failure.lines, "")
 
 
 def _bounds(
@@ -123,24 +69,59 @@ def _bounds(
         for header, places in by_header.items()
         if header and not all(ended_between(one.offset, other.offset) for one, other in pairwise(places))
     }
+
+    def is_again(start: RunStart) -> bool:
+        if start.program:
+            return _is_refused_later(start, starts, evidence, library, file)
+        if start.after_silence and not _fails_since(evidence, library, file, start.offset):
+            return True
+        if not start.header:
+            return not start.after_silence
+        return start is not by_header[start.header][0] and start.header not in common
+
     begin, line = 0, 1
     for start in starts:
-        is_again = not start.header or start is not by_header[start.header][0]
-        if is_again and start.header not in common and ended_between(begin, start.offset):
+        if is_again(start) and ended_between(begin, start.offset):
             yield begin, line
             begin, line = start.offset, start.line
     yield begin, line
 
 
+def _is_refused_later(
+    start: RunStart, starts: Sequence[RunStart], evidence: LogEvidence, library: Library, file: str
+) -> bool:
+    """Whether a program that ends before it does anything is of another run than what is above it: it had run before,
+    or the last one that ended so was another one, or for another reason, or something else had failed since."""
+    before = [other for other in starts if other.program and other.offset < start.offset]
+    if not before:
+        ran = (f.frames[0].partition(":")[0] for f in _part(evidence, file, 0, start.offset).failures if is_uncaught(f))
+        return any(PurePath(script).name == start.program for script in ran)
+    if (before[-1].program, before[-1].refusal) != (start.program, start.refusal):
+        return True
+    since = {hit.entry for hit in _part(evidence, file, start.offset, 1 << 62).hits}
+    between = {hit.entry for hit in _part(evidence, file, before[-1].offset, start.offset).hits}
+    return any(library.entries[entry].severity == "error" for entry in between - since)
+
+
 def _has_ended(part: LogEvidence, library: Library) -> bool:
     """Whether a run ended in a stretch of a log: it was done, or something failed that was not visibly caught."""
+    progress = next(iter(part.progress.values()))
+    return _has_failed(part, library) or bool(progress.done or progress.said_done or progress.said_zero)
+
+
+def _fails_since(evidence: LogEvidence, library: Library, file: str, begin: int) -> bool:
+    """Whether anything fails after a place in a log, or the log then says that its program failed."""
+    part = _part(evidence, file, begin, 1 << 62)
+    ends = any(ending.place.file == file and ending.place.offset >= begin for ending in evidence.endings)
+    return ends or _has_failed(part, library)
+
+
+def _has_failed(part: LogEvidence, library: Library) -> bool:
     caught = [f for f in part.failures if f.frames and not is_uncaught(f)]
     told = [hit for hit in part.hits if not any(holds(failure, hit) for failure in caught)]
     entries = [library.entries[hit.entry] for hit in told]
     failed = any(entry.severity == "error" and entry.role is not Role.BENIGN for entry in entries)
-    progress = next(iter(part.progress.values()))
-    done = progress.done or progress.said_done or progress.said_zero
-    return failed or len(caught) < len(part.failures) or bool(done)
+    return failed or len(caught) < len(part.failures)
 
 
 def _part(evidence: LogEvidence, file: str, begin: int, end: int) -> LogEvidence:

@@ -11,10 +11,11 @@ from dataclasses import replace
 from rldbg.doctor.echoes import comes_after, reported
 from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence, LogPlace
-from rldbg.doctor.failures import HEADLESS, is_wrapper
+from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.judgement import Sighting
 from rldbg.doctor.library import Library
 from rldbg.doctor.survival import has_survived, holds, is_closing, is_uncaught
+from rldbg.doctor.tracebacks import HEADLESS
 
 FROM_OUTSIDE = frozenset({"driver", "slurm", "container"})
 """Topics whose failures strike a process from outside, whatever it is doing."""
@@ -22,7 +23,8 @@ _OF_OTHERS = re.compile(
     r"(?i)\b(?:fail(?:ed|ure|s)?|died|dead|exit(?:ed|s)?|terminated?|abort(?:ed)?|crash(?:ed)?|unexpectedly|above|cause|"
     r"closed|time[ds]? ?-?out|connect(?:ion|ed)?|refused|reset|pipe|unavailable|unreachable|respon[ds]\w*|peer|remote|"
     r"cuda|cublas\w*|cudnn\w*|nccl\w*|hccl\w*|rccl\w*|hip|npu|acl\w*|workers?|engine|servers?|subprocess|child|actors?|"
-    r"process(?:es)?|killed|stopped|cancel\w*|shut ?down|lost|NoneType|None|memory|retries|empty|missing|errors?)\b"
+    r"process(?:es)?|killed|stopped|cancel\w*|shut ?down|lost|NoneType|None|memory|retries|empty|missing|client error|"
+    r"errors)\b"
     r"|^(?:EOFError|BrokenPipeError|ConnectionError|TimeoutError|\w*Empty)"
 )
 """What exceptions say that can be the consequence of another failure."""
@@ -88,12 +90,17 @@ def says_itself(failure: Failure) -> bool:
     return bool(failure.frames and is_telling) and not (is_wrapper(failure) or failure.kind == HEADLESS)
 
 
+def tells_of_others(failure: Failure) -> bool:
+    """Whether an exception that ended a program speaks of something else that had failed."""
+    return is_uncaught(failure) and bool(_OF_OTHERS.search(failure.headline))
+
+
 def _is_end(failure: Failure, told: Sequence[Failure], evidence: LogEvidence) -> bool:
     """Whether an exception ended its process, or the task that its caller waited for, and says itself what was
     wrong."""
     return (
         (is_uncaught(failure) or failure in told)
-        and not (failure.chained or failure.warned)
+        and not (failure.chained or failure.warned or failure.quotes >= 0)
         and says_itself(failure)
         and not is_closing(failure)
         and not has_survived(evidence, replace(failure, last=None))

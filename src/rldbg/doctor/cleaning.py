@@ -29,14 +29,18 @@ _PREFIXES = tuple(
         # torchrun, mpirun, srun -l
         r"\[(?:rank|default|Rank |trainer)(?P<rank>\d+)\]:? ?",
         r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>: ?",
-        r"(?P<rank>\d{1,4}): (?=\S)",
+        r"(?P<rank>\d{1,4}): (?=\S| {2,}\S)",
         # docker compose, kubectl logs --prefix, container runtime, quoting in mail and forums
         r"(?P<name>[A-Za-z][\w.-]{2,60}?) +\| ",
         r"\[pod/(?P<node>[\w.-]+)/(?P<name>[\w.-]+)\] ",
         r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?",
+        # a logger that was given a stream: the level is of the stream, not of the line
+        r"\d{4}-\d\d-\d\d [\d:,.]+ [|-] [A-Z]{4,8} [|-] std(?:out|err) [|-] ",
         r"> ",
     )
 )
+_BAR = re.compile(r"\d(?:/\d+| \w+) \[[\d:]+(?:<[\d:?]+)?, [^\[\]]{1,200}\]")
+"""The end of a progress bar; it does not end its line, so that another process may write right behind it."""
 _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\](?:\s*\(Ray deduplicates logs.*)?$")
 _TAIL_OF_DEDUP = re.compile(r"\s*\(Ray deduplicates logs by default\..*$")
 _RANK_IN_TEXT = re.compile(r"\[(?:[Rr]ank ?|.{0,60} Rank )(\d+)\]|\bTP(\d+)\]")
@@ -64,6 +68,12 @@ class Speaker:
     @property
     def known(self) -> bool:
         return bool(self.pid or self.rank or self.node)
+
+    def may_be(self, other: "Speaker") -> bool:
+        """Whether two descriptions can be of one process: by their pids, or where one has none by their ranks."""
+        if self.pid and other.pid:
+            return self.pid == other.pid
+        return not (self.rank and other.rank) or self.rank == other.rank
 
     def filled_from(self, other: "Speaker") -> "Speaker":
         """This speaker, with what it does not know taken from another description of it."""
@@ -97,7 +107,7 @@ def _cleaned(text: str) -> Line:
     text = text.rstrip("\r\n\x00 \t")
     if text.startswith('{"'):
         text = _from_json(text)
-    text = _COLOUR.sub("", text).translate(_QUOTES)
+    text = _behind_bars(_COLOUR.sub("", text).translate(_QUOTES))
     if "&" in text and ";" in text:
         text = html.unescape(text)
     text, speaker = _without_prefixes(text)
@@ -107,6 +117,14 @@ def _cleaned(text: str) -> Line:
             repeated, text = int(found[1]) + 1, text[: found.start()]
         text = _TAIL_OF_DEDUP.sub("", text)
     return Line(text, speaker, repeated)
+
+
+def _behind_bars(text: str) -> str:
+    """What is written behind a progress bar; a line with nothing but bars as it is."""
+    if "/s" not in text and "s/" not in text:
+        return text
+    behind = text[max((bar.end() for bar in _BAR.finditer(text)), default=0) :]
+    return text if not behind or behind[0].isspace() else behind
 
 
 def _without_prefixes(text: str) -> tuple[str, Speaker]:

@@ -7,6 +7,7 @@ from rldbg.core import Finding, redact_text
 from rldbg.doctor.evidence import LAST_ERROR, STILL_TRYING, Failure, Hit, excerpt
 from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.flight_recorder import FlightReport
+from rldbg.doctor.frames import story
 from rldbg.lazy import shown_by
 
 DiagnosisVerdict = Literal["found", "unknown", "healthy"]
@@ -104,6 +105,8 @@ class Diagnosis:
     """The title of a failure that the program outlived; what is only warned of has not happened."""
     earlier_runs: int = 0
     """How many runs the logs have before the one that is diagnosed."""
+    also_says: tuple[Quote, ...] = ()
+    """Lines elsewhere in the logs that have a rare name of an exception whose words alone do not say why."""
     unfinished: str = ""
     """Where nothing failed: the progress bar in the middle of which a log ends."""
 
@@ -114,6 +117,7 @@ class Diagnosis:
             "root_causes": [cause.to_dict() for cause in self.root_causes],
             "fallout": [cause.to_dict() for cause in self.fallout],
             "first_error": failure_to_dict(self.first_error) if self.first_error else None,
+            "also_says": [quote.to_dict() for quote in self.also_says],
             "probes": [probe.to_dict() for probe in self.probes],
             "next": list(self.next),
             "notes": [cause.to_dict() for cause in self.notes],
@@ -148,12 +152,15 @@ class Diagnosis:
             words = f"{_ENDS[self.first_error.kind]}: {self.first_error.message[:200]}"
         elif self.first_error is not None and self.first_error.kind == "KeyboardInterrupt" and not self.fallout:
             words = (
-                "the program was interrupted (KeyboardInterrupt: Ctrl-C or SIGINT); nothing else failed in these logs"
+                "the program was interrupted (KeyboardInterrupt: Ctrl-C, SIGINT or a server's SIGTERM); "
+                "nothing else failed in these logs"
             )
         elif self.first_error is not None and not is_wrapper(self.first_error):
             who = str(self.first_error.place.speaker)
             words = f"the failure begins with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")
-            words += "; no known failure matches it"
+            words += f", {told}" if (told := story(self.first_error)) else ""
+            known = next((cause.title for cause in self.fallout if cause.id in self.first_error.known_as), "")
+            words += f"; its cause is not in these logs, only: {known}" if known else "; no known failure matches it"
         return words + (f"; ranks {held_up} blocked the others" if held_up else "")
 
 
@@ -161,6 +168,7 @@ def failure_to_dict(failure: Failure) -> dict[str, Any]:
     return {
         "type": failure.kind,
         "message": failure.message,
+        "more": list(failure.more),
         "file": failure.place.file,
         "line": failure.place.line,
         "process": str(failure.place.speaker),

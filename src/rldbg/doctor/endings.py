@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from rldbg.doctor.cleaning import Line
-from rldbg.doctor.standing import is_information, is_setting, is_warning
+from rldbg.doctor.standing import is_information, is_setting, is_warning, level_of
 
 _OF_SHELLS = (
     r"(?:\S+: line \d+: |\S+: \d+: |-?(?:\S*/)?(?:ba|da|z|k|c|tc)?sh: ).{0,200}(?:command not found|not found|"
@@ -17,6 +17,7 @@ _OF_SHELLS = (
     r"Floating point exception)(?: *\(core dumped\))?(?: .{0,200})?$",
 )
 """Not what SIGTERM and SIGHUP ended: scripts end their own servers so."""
+_OF_SCRIPT = re.compile(r"\S+: (?:line )?\d+: (?! *\d+ )")
 _OF_NATIVE_CODE = (
     r"\*\*\* (?:stack smashing|buffer overflow|Error in|SIG\w+ |Process received signal|Aborted at)",
     r"terminate called (?:after|without|recursively)|\s*what\(\): ",
@@ -62,7 +63,8 @@ _OF_DRIVERS = (
     r".{0,80}(?:Memory access fault by GPU|HW Exception by GPU|GPU [Hh]ang|Queue error state|Aborting with error)",
     r".{0,200}\b(?:HCCL_E_\w+|ACL_ERROR\w*|ERR\d{5}|E[A-Z]\d{4}: |error code is \d{1,7}|call (?:acl|hccl) api failed|"
     r"retCode=0x[0-9a-f]+)",
-    r".{0,200}\b(?:nccl(?:System|Internal|UnhandledCuda|InvalidUsage|Remote)Error|NCCL error|NIXL_ERR_\w+|UCX +ERROR)",
+    r".{0,200}\b(?:nccl(?:System|Internal|UnhandledCuda|InvalidUsage|Remote)Error|NCCL (?:error|failure)|"
+    r"NIXL_ERR_\w+|UCX +ERROR)",
     r".{0,120}NVRM: Xid|.{0,120}amdgpu: .{0,120}(?:page fault|reset|hang|error)",
 )
 _OF_LAUNCHERS = (
@@ -97,6 +99,11 @@ _NO_END = re.compile(
 """How shells and launchers report processes that they were asked to end, and how nothing is counted."""
 _OF_A_COMMAND = re.compile(r"-?(?:\S*/)?(?:ba|da|z|k|c|tc)?sh: (?:(?:line )?\d+: )?")
 """A shell that was given a command, as an agent's tools give it one, and no script."""
+_OF_AN_END = re.compile(
+    r"(?i)\b(?:fail\w*|errors?|fatal|abort\w*|crash\w*|kill\w*|terminat\w*|exit\w*|shut\w*|stop\w*|clean\w*|clos(?:e|ed|ing)|"
+    r"finish\w*|gave up|giving up|see|logs?)\b"
+)
+"""What a process says that ends, or that refers to where its failure is told."""
 _NAME = re.compile(r"[A-Za-z_]{3,}")
 _NAMES = 2
 ENDING_LINES = 25
@@ -110,6 +117,23 @@ def is_ending(line: Line) -> bool:
     if found is None or _NO_END.match(text) or is_setting(text, found.end() - 1):
         return False
     return not (is_warning(text) or is_information(text))
+
+
+def is_of_script(text: str) -> bool:
+    """Whether a line is what a shell says about a line of its script that it cannot run; it goes on with the next. What
+    ended by a signal had run."""
+    return bool(_OF_SCRIPT.match(text))
+
+
+def is_outlived(lines: Sequence[Line], number: int) -> bool:
+    """Whether one of the last lines of a log is an error that the process which wrote it had a record for, and went on
+    after: it writes more below, and nothing of an end."""
+    line = lines[number]
+    if not line.speaker.pid or level_of(line.text) != "ERROR":
+        return False
+    own = [each for each in lines[number + 1 :] if each.speaker.pid == line.speaker.pid]
+    begun = [each for each in own if each.text[:1].strip()]  # what is indented belongs to the record
+    return bool(begun) and not any(_OF_AN_END.search(each.text) or is_ending(each) for each in begun)
 
 
 def is_of_a_tool(lines: Sequence[Line], number: int) -> bool:

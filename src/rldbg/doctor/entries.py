@@ -122,6 +122,9 @@ class ExceptionFamily(_Model):
     raised_in: Regex | None = None
     """Matches a frame of the traceback, written `file:line in function`; without it the message alone decides, asked
     after all families that have a place."""
+    within: Regex | None = None
+    """Matches one of the frames, however far out: what the program was doing."""
+    not_within: Regex | None = None
     asked_last: bool = False
     """It only says whose code failed: every other family says more."""
     yields: bool = False
@@ -130,10 +133,11 @@ class ExceptionFamily(_Model):
     beside_only: bool = False
     """Its name would only repeat the exception: it is a verdict only where a framework raised it, and explains others
     beside what is said of them."""
-    frames: Annotated[int, Field(gt=0)] = 200
-    """How many of the innermost frames may be that one."""
+    frames: Annotated[int, Field(gt=0)] | None = None
+    """How many of the innermost frames may be that one; else those of Python and of libraries, and the one of a
+    framework or of the user's that called them."""
     examples: Annotated[list[str], Field(min_length=1)]
-    """`frame | Type: message`; every one is a test."""
+    """`frame | Type: message`, or `outer frame > frame | Type: message`; every one is a test."""
 
 
 class Variant(_Model):
@@ -186,6 +190,8 @@ class KnownFailure(_Model):
     fix: Annotated[list[str], Field(min_length=1)]
     variants: list[Variant] = []
     """Asked in order; the first one that matches a line replaces title, cause and fix."""
+    after_stall: Regex | None = None
+    """Lines of it that also end a program which had failed or was stuck before: then that is the failure."""
     look: list[str] = []
     """Where the true cause is to be found when this entry is only fallout."""
     probes: list[Probe] = []

@@ -1,7 +1,7 @@
 """The result of a scan: matches of entries, unknown failures, and how each log ends."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -76,6 +76,20 @@ class RunStart(NamedTuple):
     offset: int
     line: int
     header: str
+    after_silence: bool = False
+    """Whether the first line of the log comes again there, after a silence that was longer than all that it ended."""
+    program: str = ""
+    """The script that says there, before it does anything, that it cannot run: its arguments are wrong, or its code."""
+    refusal: str = ""
+
+
+class EndlessWait(NamedTuple):
+    """What a program says again and again among the last lines of a log that it waits for, and where."""
+
+    file: str
+    said: str
+    since: int
+    until: int
 
 
 PROGRAM_ENDED = "Error executing job with overrides"
@@ -98,6 +112,8 @@ class Failure:
     """The line of code that failed, where the traceback shows it."""
     lines: int = 1
     """How many lines of the log it takes up."""
+    cut: bool = False
+    """The head of its traceback is not in the log: more frames may have stood above the first one."""
     chained: bool = False
     """It was raised while another one was handled: that one is nearer to the cause."""
     is_crash: bool = False
@@ -111,6 +127,19 @@ class Failure:
     count: int = 1
     last: LogPlace | None = None
     """Where it was seen for the last time, if more than once."""
+    end: int = -1
+    """The offset of its last line, where others may have written between its lines."""
+    last_end: int = -1
+    quotes: int = -1
+    """The offset of the traceback with which its message goes on: that one is what happened."""
+    more: tuple[str, ...] = ()
+    """The lines under it that belong to its message."""
+
+    @property
+    def ends(self) -> tuple[LogPlace, ...]:
+        """Its last line, each time that it was seen, as far as that is kept."""
+        first = replace(self.place, offset=max(self.place.offset, self.end))
+        return (first, replace(self.last, offset=max(self.last.offset, self.last_end))) if self.last else (first,)
 
     @property
     def headline(self) -> str:
@@ -154,6 +183,8 @@ class LogEvidence:
     """Logs and offsets of exceptions after which the process does again what it did before."""
     starts: dict[str, list[RunStart]] = field(default_factory=dict)
     """For each log where runs of the program may begin."""
+    waiting: list[EndlessWait] = field(default_factory=list)
+    """What programs say again and again at the ends of their logs that they wait for."""
     unfinished: dict[str, str] = field(default_factory=dict)
     """For each log that ends in the middle of a progress bar what the bar says."""
 

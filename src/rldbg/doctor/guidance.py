@@ -4,16 +4,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.entries import KnownFailure, Role
 from rldbg.doctor.evidence import Failure, LogEnd, LogEvidence
-from rldbg.doctor.failures import kind_of, last_error, passed_through
+from rldbg.doctor.exception_lines import last_error
+from rldbg.doctor.families import kind_of, passed_through
 from rldbg.doctor.flight_recorder import FlightReport
+from rldbg.doctor.frames import decider, is_own_code, package_of
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
-from rldbg.doctor.specifics import decider, specifics
+from rldbg.doctor.mentions import Mention
+from rldbg.doctor.specifics import specifics
 from rldbg.frameworks import frameworks
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]{3,}")
@@ -43,15 +45,26 @@ _UNSAID = {
 _WORK = re.compile(
     r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+)"
 )
+_TRANSPORT = (
+    "NCCL_DEBUG=INFO shows over what they talk (P2P, SHM, NET); try NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 and "
+    "NCCL_IB_DISABLE=1 with one all_reduce alone"
+)
 _SILENT_S = 120.0
 _CANDIDATES = 3
+_SAID_SHOWN = 160
 _ANYTHING_CAUSES_IT = 60
 """A symptom with this many known causes does not tell them apart."""
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/(?P<package>[\w-]+)")
-_STANDARD = re.compile(r"/lib(?:64)?/python[\d.]+/(?!(?:site|dist)-packages)|^<|^uvloop/|^python/ray/")
 _NO_TRACEBACK = (
     "its traceback is not in these logs: look for it in the output of the process that raised it "
     "(Ray: /tmp/ray/session_latest/logs/worker-*.err on its node; SLURM: srun --output=task-%t.log), and give that too"
+)
+_CHILD_ENDED = re.compile(
+    r"(?i)\b(?:exit(?:ed|s)?|returned|ended|finished|died|failed|terminated)\b[^.;]{0,40}"
+    r"\b(?:non-?zero|status|exit ?code)\b"
+)
+_OF_CHILD = (
+    "it only says how a process ended that it had started: that process's own output says why (its log file, or the "
+    "lines above in a longer log), and give that too"
 )
 _HINTS = (
     (
@@ -65,22 +78,37 @@ _HINTS = (
 
 
 def next_steps(
-    judgement: Judgement, evidence: LogEvidence, library: Library, flights: Sequence[FlightReport] = ()
+    judgement: Judgement,
+    evidence: LogEvidence,
+    library: Library,
+    flights: Sequence[FlightReport] = (),
+    says: Mention | None = None,
 ) -> Iterator[str]:
-    """Steps in the order in which they are worth trying."""
+    """Steps in the order in which they are worth trying; nobody is asked for NCCL's own words where the log has them,
+    which are in `says`."""
     for rank in sorted({rank for report in flights for rank in report.culprits}):
         yield f"read the log of rank {rank}: according to the flight recorder it blocked the others"
     if judgement.first_error is not None:
         failure = judgement.first_error
         who = f" in {failure.place.speaker}" if str(failure.place.speaker) else ""
         yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}: {failure.headline}"
+        if _CHILD_ENDED.search(failure.message):
+            yield _OF_CHILD
         yield from reading(failure, library)
     yield from _reporting_ranks(judgement, evidence)
     yield from _silence(judgement, evidence)
+    limits = [sighting.first.place for sighting in judgement.fallout if sighting.entry.after_stall]
+    for wait in evidence.waiting:
+        if any(wait.file == place.file and wait.until < place.offset for place in limits):
+            said = wait.said[:_SAID_SHOWN]
+            yield f"before the end {wait.file} says again and again: {said}: look why what it waits for never came"
     seen: set[str] = set()
     for sighting in judgement.fallout:
         for template in sighting.entry.look:
-            step = _filled(template, sighting)
+            if says is not None and asks_nccl(sighting.entry):
+                step = f"NCCL itself says at {says.file}:{says.line}: {says.text}"
+            else:
+                step = _filled(template, sighting)
             if step not in seen:
                 seen.add(step)
                 yield step
@@ -92,7 +120,7 @@ def next_steps(
         yield f"possible cause: {other.entry.title} ({other.entry.id}); {place.file}:{place.line} reports it, but " + (
             "the exception above ended the program: look whether what failed there was needed for it"
         )
-    for entry in _candidates(judgement, library, evidence):
+    for entry in _candidates(judgement, library, evidence, says):
         yield f"possible cause: {entry.title} ({entry.id}); {_confirmation(entry)}"
 
 
@@ -109,18 +137,26 @@ def _is_of_another(entry: KnownFailure, seen: str) -> bool:
     return any(re.search(rf"(?<![a-z]){word}", seen) is None for word in words)
 
 
-def _candidates(judgement: Judgement, library: Library, evidence: LogEvidence) -> list[KnownFailure]:
+def asks_nccl(entry: KnownFailure) -> bool:
+    """Whether the next step that an entry names is to make NCCL say more."""
+    return any("NCCL_DEBUG" in step for step in entry.look)
+
+
+def _candidates(
+    judgement: Judgement, library: Library, evidence: LogEvidence, said: Mention | None
+) -> list[KnownFailure]:
     """The causes that an unknown exception resembles; without one those that fit the most specific symptoms best, then
     those that are usual for a symptom that anything can cause. What NCCL says rules out what it would say of others."""
     seen = _words_seen(evidence)
     if judgement.first_error is not None:
         around = passed_through(judgement.first_error, library.entries.values())
-        alike = resembling(judgement.first_error, library, _CANDIDATES)
+        is_of_child = bool(_CHILD_ENDED.search(judgement.first_error.message))
+        alike = [] if is_of_child else resembling(judgement.first_error, library, _CANDIDATES)
         listed = [*([around] if around else []), *(entry for entry in alike if not around or entry.id != around.id)]
         return [entry for entry in listed if not _is_of_another(entry, seen)]
-    says = next((found for failure in evidence.failures if (found := last_error(failure))), "")
+    says = next((found for failure in evidence.failures if (found := last_error(failure))), said.text if said else "")
     if says and all(sighting.entry.category == "nccl" for sighting in judgement.fallout):
-        alike = resembling(replace(evidence.failures[0], message=says), library, _CANDIDATES)
+        alike = resembling(Failure("", says, judgement.fallout[0].first.place), library, _CANDIDATES)
         return [entry for entry in alike if entry.category == "nccl"]
     fit: dict[str, float] = {}
     for sighting in judgement.fallout:
@@ -181,8 +217,13 @@ def _reporting_ranks(judgement: Judgement, evidence: LogEvidence) -> Iterator[st
     number, kind = numbers.pop()
     places = (*(hit.place for hit in evidence.hits), *(failure.place for failure in evidence.failures))
     others = sorted({int(place.speaker.rank) for place in places if place.speaker.rank.isdigit()} - set(ranks))
-    rest = f"ranks {_listed(others)} wrote other lines and not this" if others else "every other rank is silent"
-    yield f"ranks {_listed(ranks)} waited in {kind} number {number}; {rest}: one of those never came to it"
+    waited = f"ranks {_listed(ranks)} waited in {kind} number {number}"
+    if others:
+        yield f"{waited}; ranks {_listed(others)} wrote other lines and not this: one of those never came to it"
+    elif ranks == list(range(len(ranks))):
+        yield f"{waited}; if the job has no more, all came to it and cannot reach each other: {_TRANSPORT}"
+    else:
+        yield f"{waited}; every other rank is silent: one of those never came to it"
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -238,11 +279,11 @@ def reading(failure: Failure, library: Library) -> Iterator[str]:
         yield said
     raised = failure.frames[-1] if failure.frames else ""
     own = next((frame for frame in reversed(failure.frames) if is_own_code(frame)), "")
-    installed = next((found for frame in reversed(failure.frames) if (found := _INSTALLED.search(frame))), None)
+    is_of_package = any(map(package_of, failure.frames))
     if raised and own == raised:
         yield f"it was raised in code that is not installed as a package: {own}"
     elif raised:
-        package = f" by {installed['package']}" if installed and not is_own_code(raised) else ""
+        package = f" by {of}" if (of := next(filter(None, map(package_of, reversed(failure.frames))), "")) else ""
         yield f"it was raised{package} at {raised}" + (f"; your code called it at {own}" if own else "")
     kind = kind_of(failure, library.entries.values())
     hint = next((hint for pattern, hint in _HINTS if re.search(pattern, failure.headline)), None)
@@ -252,14 +293,9 @@ def reading(failure: Failure, library: Library) -> Iterator[str]:
         yield _NO_TRACEBACK
     if hint and (raised or is_lone):
         yield hint
-    if installed or is_lone:
+    if is_of_package or is_lone:
         whose = decider(failure) or "the program that raised it"
         yield f"search the issues of {whose} for: {search_words(failure)}"
-
-
-def is_own_code(frame: str) -> bool:
-    """Whether a frame is neither an installed package nor the standard library."""
-    return not _INSTALLED.search(frame) and not _STANDARD.search(frame)
 
 
 def search_words(failure: Failure) -> str:

@@ -19,6 +19,11 @@ class Sighting:
     """Where it only says whose code failed: what the words of the exception say."""
 
     @property
+    def only_says_kind(self) -> bool:
+        """Whether it only names whose code failed, or the kind of the exception."""
+        return self.by_family and self.entry.family is not None and self.entry.family.asked_last
+
+    @property
     def first(self) -> Hit:
         return self.hits[0]
 

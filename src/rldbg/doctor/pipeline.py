@@ -6,31 +6,36 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rldbg.core import ExitCode, Finding, Run, Severity, redact_text, write_whole
 from rldbg.doctor.attempts import Attempt, attempts_in
 from rldbg.doctor.diagnosis import Cause, Confidence, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
-from rldbg.doctor.evidence import Failure, Hit, LogEvidence
-from rldbg.doctor.failures import HEADLESS, is_wrapper
+from rldbg.doctor.evidence import Failure, Hit, LogEvidence, excerpt
+from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
-from rldbg.doctor.guidance import next_steps
+from rldbg.doctor.frames import story
+from rldbg.doctor.guidance import asks_nccl, next_steps
 from rldbg.doctor.jobs import JobFacts, job_facts
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
+from rldbg.doctor.mentions import Mention, mentions, words_of_nccl
 from rldbg.doctor.patterns import SearchIndex
 from rldbg.doctor.probes import probe_machine
 from rldbg.doctor.root_cause import judge
 from rldbg.doctor.run_evidence import stack_findings
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.signals import sender_of
-from rldbg.doctor.sources import find_sources
+from rldbg.doctor.sources import LogSource, find_sources
 from rldbg.doctor.specifics import specifics
 from rldbg.doctor.survival import holds
+from rldbg.doctor.tracebacks import HEADLESS
 
 _QUOTES_KEPT = 5
 _WORDS_SHOWN = 200
+_MENTION_SHOWN = 240
 _NOT_A_FAILURE = (None, 0, ExitCode.INTERRUPTED)
 _SILENT_FAILURE = (
     "the command ended with exit code {exit_code} and these logs contain no error: read the end of its output; "
@@ -87,6 +92,7 @@ def diagnose(
         findings=extra,
         flights=flights,
         engine=index.engine_name,
+        sources=found.sources,
     )
 
 
@@ -101,19 +107,24 @@ def conclude(
     findings: Sequence[Finding] = (),
     flights: Sequence[FlightReport] = (),
     engine: str = "",
+    sources: Sequence[LogSource] = (),
 ) -> Diagnosis:
-    """The diagnosis of evidence already gathered."""
+    """The diagnosis of evidence already gathered; in `sources` is looked for what else they say of an exception."""
     earlier, evidence = attempts_in(evidence, library)
     judgement = judge(evidence, library, ended_well=exit_code == 0)
     environment = environment or {}
+    says = _words_of_nccl(judgement, sources)
 
     def cause_of(sighting: Sighting) -> Cause:
-        return _cause(sighting, judgement, evidence, probes, environment)
+        cause = _cause(sighting, judgement, evidence, probes, environment)
+        if says is not None and asks_nccl(sighting.entry) and not cause.detail:
+            return replace(cause, detail=f"NCCL itself says: {says.text}")
+        return cause
 
     found = bool(judgement.causes)
     failed = judgement.failed or any(report.culprits or report.mismatches for report in flights)
     explained = found and not _says_little(judgement)
-    steps = [] if explained or not failed else next_steps(judgement, evidence, library, flights)
+    steps = [] if explained or not failed else next_steps(judgement, evidence, library, flights, says)
     if exit_code not in _NOT_A_FAILURE and not failed:
         failed = True
         steps = [_SILENT_FAILURE.format(exit_code=exit_code), *([sent] if (sent := sender_of(exit_code or 0)) else [])]
@@ -129,6 +140,7 @@ def conclude(
         root_causes=tuple(cause_of(sighting) for sighting in judgement.causes),
         fallout=tuple(cause_of(sighting) for sighting in judgement.fallout),
         first_error=None if explained else judgement.first_error,
+        also_says=tuple(_also_says(judgement, evidence, sources, library)),
         next=tuple(steps),
         probes=tuple(probes),
         notes=tuple(cause_of(sighting) for sighting in (*judgement.notes, *judgement.bystanders)),
@@ -153,10 +165,31 @@ def _earlier_runs(earlier: Sequence[Attempt], library: Library) -> Finding:
     return Finding("several-runs", Severity.INFO, "several runs in one log", tuple(told), cause, ())
 
 
+def _words_of_nccl(judgement: Judgement, sources: Sequence[LogSource]) -> Mention | None:
+    """What NCCL itself says where others report an error of it and its cause is open."""
+    reports = [] if judgement.causes else [s.first for s in judgement.fallout if asks_nccl(s.entry)]
+    said = next((found for hit in reports if (found := words_of_nccl(hit, sources))), None)
+    return said._replace(text=redact_text(said.text)) if said is not None else None
+
+
+def _also_says(
+    judgement: Judgement, evidence: LogEvidence, sources: Sequence[LogSource], library: Library
+) -> Iterator[Quote]:
+    """What the logs say elsewhere of the names in an exception that has no entry, or one that is a general kind."""
+    failure = judgement.first_error
+    if judgement.causes and not _says_little(judgement):
+        cause = judgement.causes[0]
+        holders = (each for each in evidence.failures if cause.entry.role is Role.EITHER and holds(each, cause.first))
+        failure = next(holders, None)
+    if failure is None or not failure.frames:
+        return
+    for mention in mentions(failure, sources, evidence, library):
+        yield Quote(mention.file, mention.line, redact_text(excerpt(mention.text, mention.word, _MENTION_SHOWN)))
+
+
 def _says_little(judgement: Judgement) -> bool:
     """Whether it only names whose code failed, or the kind of the exception: then that one is shown too."""
-    cause = judgement.causes[0]
-    return cause.by_family and cause.entry.family is not None and cause.entry.family.asked_last
+    return judgement.causes[0].only_says_kind
 
 
 def _cause(
@@ -179,7 +212,7 @@ def _cause(
         cause=f"{entry.cause} The message says: {kind.title}. {kind.cause}" if kind else entry.cause,
         fix=(*(kind.fix[:1] if kind else ()), *entry.fix),
         sources=tuple(entry.sources),
-        detail=_detail(sighting, evidence),
+        detail=_detail(sighting, judgement.first_error, evidence),
         words=_words(sighting, evidence),
     )
 
@@ -190,20 +223,27 @@ def _words(sighting: Sighting, evidence: LogEvidence) -> str:
     hit = sighting.first
     told = sighting.entry.variant_in([each.text for each in sighting.hits])
     holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
+    alike = (failure for failure in evidence.failures if failure.count > 1 and hit.matched in failure.headline)
+    holder = holder or next(alike, None)  # of one that came often only some places are kept
     said = hit.text[hit.text.find(hit.matched) :] if hit.matched in hit.text else hit.text
     if told is not None:
         said = told[1].string[told[1].start() :]
-    if holder is not None and (told is None or said in holder.headline):
+    if holder is not None and (told is None or 0 <= holder.headline.find(said) < _WORDS_SHOWN):
         said = said if is_wrapper(holder) or holder.is_crash or holder.kind == HEADLESS else holder.headline
     return redact_text(" ".join(said.split())[:_WORDS_SHOWN])
 
 
-def _detail(sighting: Sighting, evidence: LogEvidence) -> str:
+def _detail(sighting: Sighting, first_error: Failure | None, evidence: LogEvidence) -> str:
     """What the exception around the first line of a cause says; the line itself where it is none."""
     hit = sighting.first
     holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
+    holder = first_error if sighting.only_says_kind else holder
     said = Failure("", hit.text, hit.place, holder.frames if holder else ())
-    return redact_text((specifics(holder) if holder else "") or specifics(said))
+    detail = (specifics(holder) if holder else "") or specifics(said)
+    if holder is not None and sighting.only_says_kind and (told := story(holder)):
+        head, _semicolon, rest = detail.partition("; ")
+        detail = "; ".join(filter(None, (f"{head.rstrip('.') or holder.headline}, {told}", rest)))
+    return redact_text(detail)
 
 
 def _confidence_of(

@@ -77,9 +77,8 @@ def _neighbourhood_fits(pattern: SignaturePattern, window: LogWindow) -> bool:
         return False
     if pattern.near is None and pattern.not_near is None:
         return True
-    own = window.line.speaker.pid
     lines = [*window.above(NEAR_LINES), window.line, *window.below(NEAR_LINES)]
-    texts = [line.text for line in lines if not own or line.speaker.pid in ("", own)]
+    texts = [line.text for line in lines if line.speaker.may_be(window.line.speaker)]
     if pattern.near is not None and not any(pattern.near.search(text) for text in texts):
         return False  # what another process says is no circumstance of this one
     return pattern.not_near is None or not any(pattern.not_near.search(line.text) for line in lines)
@@ -87,7 +86,8 @@ def _neighbourhood_fits(pattern: SignaturePattern, window: LogWindow) -> bool:
 
 def _was_raised_in(place: Expression, window: LogWindow) -> bool:
     """Whether the last file above an exception is of a kind; a frame has its code and carets under it."""
-    frames = (frame for line in window.above(_FRAME_LINES) if (frame := _FRAME.search(line.text)))
+    own = (line for line in window.above(_FRAME_LINES) if line.speaker.may_be(window.line.speaker))
+    frames = (frame for line in own if (frame := _FRAME.search(line.text)))
     last = next(frames, None)
     return last is not None and place.search(without_environment(last["file"])) is not None
 

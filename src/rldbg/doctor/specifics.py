@@ -4,24 +4,11 @@ memory, which address was refused."""
 import re
 from collections.abc import Iterator, Sequence
 
-from rldbg.doctor.cleaning import without_environment
 from rldbg.doctor.evidence import Failure
-from rldbg.doctor.failures import last_error
+from rldbg.doctor.exception_lines import last_error
+from rldbg.doctor.frames import CALLS_THROUGH, asks, is_standard, package_of, short
 from rldbg.doctor.signals import sender_of
-from rldbg.frameworks import frameworks
 
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/(?P<package>[A-Za-z]\w*)")
-_STANDARD = re.compile(r"/lib(?:64)?/python[\d.]+/(?!(?:site|dist)-packages)|^<|^uvloop/|^python/ray/|\.pyx:")
-_CALLS_THROUGH = frozenset(
-    {"torch", "hydra", "ray", "uvloop", "pydantic", "fire", "click", "typer", "omegaconf", "wrapt"}
-)
-"""Packages that call what they are given: a call through them is of whoever called them."""
-_SERVES_ANY = _CALLS_THROUGH | {
-    *("numpy", "pandas", "pyarrow", "sentencepiece", "tokenizers", "safetensors", "tensordict", "triton", "jinja2"),
-    *("httpx", "httpcore", "requests", "urllib3", "aiohttp", "anyio", "openai", "starlette", "fastapi", "uvicorn"),
-    *("tenacity", "zmq", "grpc", "msgspec", "joblib", "cloudpickle", "tqdm", "multiprocess", "contextlib2"),
-}
-"""Libraries of general use: what they raise is mostly about what they were given."""
 _PROXY = re.compile(r"['\"](?:ActorHandle|\w*Proxy|\w*Mock)['\"] object has no attribute")
 """Objects that have what the class behind them has."""
 _ARGUMENT = re.compile(
@@ -75,31 +62,6 @@ def specifics(failure: Failure) -> str:
     return next((sentence for sentence in sentences if sentence), shown)
 
 
-def decider(failure: Failure) -> str:
-    """The package to ask about an exception: the innermost one that is no library of general use; such a library where
-    the user's own code called it."""
-    inner = [(package_of(frame), frame) for frame in reversed(failure.frames) if not _STANDARD.search(frame)]
-    for package, _frame in inner:
-        if not package:
-            break
-        if package not in _SERVES_ANY:
-            return package
-    return next((package for package, _frame in inner if package), "")
-
-
-def asks(frame: str) -> bool:
-    """Whether a frame is of a program, and not of Python or a library of general use."""
-    return not _STANDARD.search(frame) and package_of(frame) not in _SERVES_ANY
-
-
-def package_of(frame: str) -> str:
-    """The package whose code a frame is, or nothing for code of the user and of Python itself."""
-    if found := _INSTALLED.search(frame):
-        return found["package"]
-    parts = without_environment(frame).replace("-", "_").split("/")[:-1]
-    return next((framework.name for framework in frameworks() if framework.name in parts), "")
-
-
 def _interface(said: str, frames: Sequence[str]) -> str:
     if argument := _ARGUMENT.search(said):
         if argument["extra"]:
@@ -122,7 +84,7 @@ def _interface(said: str, frames: Sequence[str]) -> str:
         at = next((frame for frame in reversed(frames) if asks(frame)), "")
         whose = package_of(at) or "your code"
         return f"{what}: it has what the class behind it has, and {whose} made and calls both" + (
-            f"; the call is at {_short(at)}." if at else "."
+            f"; the call is at {short(at)}." if at else "."
         )
     if attribute["kind"] == "module":
         return _of_package(what, attribute["owner"], frames)
@@ -132,13 +94,13 @@ def _interface(said: str, frames: Sequence[str]) -> str:
 def _of_package(what: str, owner: str, frames: Sequence[str]) -> str:
     """Where the package that lacks something is named in the message: who asks it."""
     package = owner.partition(".")[0]
-    asking = next((frame for frame in reversed(frames) if not _STANDARD.search(frame)), "")
+    asking = next((frame for frame in reversed(frames) if not is_standard(frame)), "")
     who = package_of(asking)
     if not asking or who == package:
         return f"{what} in the release that is installed: pip show {package}."
     of_whom = f"{who} asks for it" if who else "your code asks for it"
     names = " ".join(filter(None, (package, who)))
-    return f"{what} in the release that is installed; {of_whom} at {_short(asking)}. Compare: pip show {names}."
+    return f"{what} in the release that is installed; {of_whom} at {short(asking)}. Compare: pip show {names}."
 
 
 def _who_calls_whom(frames: Sequence[str]) -> str:
@@ -148,15 +110,17 @@ def _who_calls_whom(frames: Sequence[str]) -> str:
         return "the log has no frame of it."
     inner, at = steps[0]
     outer = next(((package, frame) for package, frame in steps[1:] if package != inner), None)
-    own = f"{inner} at {_short(at)}" if inner else f"your code at {_short(at)}"
+    own = f"{inner} at {short(at)}" if inner else f"your code at {short(at)}"
     if outer is None or (not inner and not outer[0]):
         return f"the call is of {own}" + (f", and so is all that calls it; {_UNSET.format(inner)}" if inner else ".")
-    caller = f"{outer[0]} at {_short(outer[1])}" if outer[0] else f"your code at {_short(outer[1])}"
+    caller = f"{outer[0]} at {short(outer[1])}" if outer[0] else f"your code at {short(outer[1])}"
     names = " ".join(package for package in (outer[0], inner) if package)
     fit = f"these releases do not fit each other if you changed neither: pip show {names}."
     return f"the call is of {own}, called by {caller}; {fit}"
 
 
+_DECORATOR = re.compile(r" in (?:_?inner\w*|_?wrap\w*|_?decorat\w*|_?deco)$")
+"""How the functions are called that decorators put around others."""
 _UNSET = (
     "no second package takes part, so a part of {} that was to provide it did not run with these settings, or its "
     "files are of two releases: search its source for where the name is set, and for the condition around that."
@@ -164,17 +128,13 @@ _UNSET = (
 
 
 def _packages(frames: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Package and frame from the innermost on; what only calls through is left out, except where the failure is."""
+    """Package and frame from the innermost on; what only calls through, as packages and decorators do, is left out,
+    except where the failure is."""
     for depth, frame in enumerate(reversed(frames)):
         package = package_of(frame)
-        if not _STANDARD.search(frame) and (depth == 0 or package not in _CALLS_THROUGH):
+        calls_through = package in CALLS_THROUGH or _DECORATOR.search(frame)
+        if not is_standard(frame) and (depth == 0 or not calls_through):
             yield package, frame
-
-
-def _short(frame: str) -> str:
-    """A frame without the folders above its package."""
-    found = _INSTALLED.search(frame)
-    return frame[found.start("package") :] if found else frame
 
 
 def _memory(said: str, _frames: Sequence[str]) -> str:

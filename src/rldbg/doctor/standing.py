@@ -28,13 +28,6 @@ _GONE_ON = re.compile(
     r"(?:is |was |will be )?ignored|ignoring it|(?:skipped|skipping)(?= it| this|\W*$)|using \S{1,40} instead)\b"
 )
 """What follows on the same line: the program has dealt with it."""
-_DEALS_WITH = re.compile(
-    r"(?i)(?:\W{0,3}\[?\w[\w.:-]{0,40}\W{1,3}){0,4}?"
-    r"(?:falling back|retrying|skipping|skipped|ignoring|continuing|proceeding|"
-    r"(?:re|at)?try(?:ing)?(?: \w+){0,3} ?(?:size|with|of)\w{0,10}[ =:]{1,3}\d+|"
-    r"(?:reducing|decreasing|lowering|halving)(?: \w+){0,3} (?:size|tokens|length)|"
-    r"reconnected|recovered|going on|trying again|will (?:try|retry)|using \S{1,40} instead)\b"
-)
 
 _EXCEPTION_SHOWN = re.compile(r".{0,100}?\W(?:INFO|DEBUG)\W{1,10}(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): \S")
 
@@ -76,11 +69,6 @@ def level_of(text: str) -> str:
 def _is_header(before: str) -> bool:
     names = _WORD_BEFORE.findall(before)
     return len(names) <= _WORDS_BEFORE and not any("Error" in name or "Exception" in name for name in names)
-
-
-def deals_with(text: str) -> bool:
-    """Whether a line says how the program goes on after what is above it."""
-    return bool(_DEALS_WITH.match(text))
 
 
 def is_tried_again(text: str) -> bool:

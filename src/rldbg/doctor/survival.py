@@ -7,7 +7,9 @@ end of processes that are not needed any more, unless it is an exception that no
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from rldbg.doctor.endings import ENDING_LINES, is_of_script
 from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, Hit, LogEvidence, LogPlace
 from rldbg.doctor.progress import LogProgress
 
@@ -18,6 +20,10 @@ _CLOSING = re.compile(
 _FIRST_FRAMES = (" in <module>", " in _run_module_as_main")
 _GENERATED = re.compile(r"(?:<(?:string|stdin|exec|code|cell|ipython)|/tmp/tmp|(?:.*/)?(?:sandbox|code_exec)\w*/)")
 """Where the code of a model lies that a program runs."""
+_EXCEPTION_NAME = re.compile(r"(?<![\w.])(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b")
+_REPORTER_WORDS = 3
+_OF_CHILDREN = ("RayTaskError", "RayActorError", "ActorDiedError", "WorkerCrashedError", "ChildFailedError")
+"""What those raise that wait for other processes."""
 _ENDED_BY_REQUEST = ("SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError")
 
 
@@ -28,9 +34,9 @@ def holds(failure: Failure, hit: Hit) -> bool:
 
 def reaches(failure: Failure, hit: Hit, lines: int) -> bool:
     """Whether a line comes within some lines from the beginning of a failure on, of the same process."""
-    pids = {failure.place.speaker.pid, hit.place.speaker.pid} - {""}
     below = hit.place.line - failure.place.line
-    return failure.place.file == hit.place.file and 0 <= below < lines and len(pids) <= 1
+    is_own = failure.place.speaker.may_be(hit.place.speaker)
+    return failure.place.file == hit.place.file and 0 <= below < lines and is_own
 
 
 def is_uncaught(failure: Failure) -> bool:
@@ -49,24 +55,54 @@ def is_closing(failure: Failure) -> bool:
 
 def is_of_model(failure: Failure) -> bool:
     """Whether a traceback is of a whole program that a model wrote and another one ran, or quoted as its output."""
-    return failure.quoted or (_is_whole(failure) and all(_GENERATED.match(frame) for frame in failure.frames))
+    if failure.quoted or failure.cut:
+        return failure.quoted
+    return _is_whole(failure) and all(_GENERATED.match(frame) for frame in failure.frames)
 
 
 def has_survived(evidence: LogEvidence, failure: Failure) -> bool:
     """Whether the program outlived an exception, also where it came for the last time."""
-    places = [failure.place, *([failure.last] if failure.last else [])]
-    return _outlived(evidence, places, failure)
+    return _outlived(evidence, failure.ends, failure)
 
 
 def have_survived(evidence: LogEvidence, hits: Sequence[Hit]) -> bool:
     """Whether the program outlived a known failure at every place where it was seen."""
     holders = [next((f for f in evidence.failures if holds(f, hit)), None) for hit in hits]
     by_file: dict[str, list[LogPlace]] = {}
-    for hit in hits:
-        by_file.setdefault(hit.place.file, []).append(hit.place)
+    for hit, held in zip(hits, holders, strict=True):
+        end = max(hit.place.offset, held.end if held else -1)
+        by_file.setdefault(hit.place.file, []).append(replace(hit.place, offset=end))
+    if len(told := [hit for hit in hits if not _is_one_of_many(evidence, hit)]) < len(hits):
+        return not told or have_survived(evidence, told)
+    if all(_script_went_on(evidence, hit) for hit in hits):
+        return True
     worst = next((holder for holder in holders if holder is not None and is_uncaught(holder)), None)
     holder = worst or next(iter(holders), None)
     return all(_outlived(evidence, places, holder) for places in by_file.values())
+
+
+def _script_went_on(evidence: LogEvidence, hit: Hit) -> bool:
+    """Whether a script whose shell could not run one of its lines ran another: the log ends, with many lines below
+    that one, in the middle of a progress bar."""
+    below = (end.lines - hit.place.line for end in evidence.ends if end.file == hit.place.file)
+    return is_of_script(hit.text) and hit.place.file in evidence.unfinished and max(below, default=0) > ENDING_LINES
+
+
+def _is_one_of_many(evidence: LogEvidence, hit: Hit) -> bool:
+    """Whether a line is the report on one item of many: the words before the exception in it, but for numbers, come
+    again in a later line about another item, which was outlived."""
+    reporter = _reporter(hit)
+    return bool(reporter) and any(
+        _reporter(other) == reporter and (other.place.file, other.place.offset) in evidence.dealt_with
+        for other in evidence.hits
+        if other.place.file == hit.place.file and other.place.offset > hit.place.offset
+    )
+
+
+def _reporter(hit: Hit) -> str:
+    before = _EXCEPTION_NAME.split(hit.text, maxsplit=1)[0]
+    is_told = before != hit.text and len(re.findall(r"[A-Za-z]{3,}", before)) >= _REPORTER_WORDS
+    return re.sub(r"\d+", "#", before).strip() if is_told else ""
 
 
 def _outlived(evidence: LogEvidence, places: Sequence[LogPlace], failure: Failure | None) -> bool:
@@ -75,10 +111,22 @@ def _outlived(evidence: LogEvidence, places: Sequence[LogPlace], failure: Failur
     if all(outlived):
         return True
     progress = evidence.progress.get(places[-1].file, LogProgress())
-    once = any(outlived) or (failure is not None and _was_caught(failure))
+    once = any(outlived) or (failure is not None and _was_caught(failure, evidence))
     last = max(place.offset for place in places)
-    goes_on = progress.went_on_after(last) or (any(outlived) and failure is not None and _was_caught(failure))
+    was_fatal = failure is not None and _was_fatal(failure, evidence)
+    is_last_open = len(outlived) > 1 and all(outlived[:-1])
+    if is_last_open and not was_fatal and _ends_otherwise(evidence, places[-1].file, last):
+        return True
+    ended = _end_of_program(evidence, places[-1].file)
+    goes_on = progress.went_on_after(last, until=ended) or (
+        any(outlived) and failure is not None and _was_caught(failure, evidence)
+    )
     return once and goes_on and not _fails_after(evidence, places, last)
+
+
+def _ends_otherwise(evidence: LogEvidence, file: str, offset: int) -> bool:
+    """Whether an exception with a traceback came after a place: that is what could not be outlived."""
+    return any(each.place.file == file and each.place.offset > offset and each.frames for each in evidence.failures)
 
 
 def went_on_after(evidence: LogEvidence, place: LogPlace) -> bool:
@@ -86,8 +134,12 @@ def went_on_after(evidence: LogEvidence, place: LogPlace) -> bool:
     return evidence.progress.get(place.file, LogProgress()).went_on_after(place.offset)
 
 
-def _was_caught(failure: Failure) -> bool:
-    return bool(failure.frames) and not is_uncaught(failure)
+def _was_caught(failure: Failure, evidence: LogEvidence) -> bool:
+    return bool(failure.frames) and not _was_fatal(failure, evidence)
+
+
+def _was_fatal(failure: Failure, evidence: LogEvidence) -> bool:
+    return is_uncaught(failure) or _was_passed_on(failure, evidence)
 
 
 def _fails_after(evidence: LogEvidence, places: Iterable[LogPlace], offset: int) -> bool:
@@ -106,18 +158,42 @@ def _is_past(evidence: LogEvidence, place: LogPlace, failure: Failure | None) ->
     if any(end.offset < place.offset for end in _program_ends(evidence, place.file)):
         return False  # what comes after it is late output of other processes
     served = progress.served.get(place.speaker.pid, -1) if progress.shut_down <= place.offset else -1
-    if max(progress.last_done, served) > place.offset or progress.counted_on_after(place.offset):
+    if max(progress.last_done, served) > place.offset:
         return True
-    if failure is None or not is_uncaught(failure):
+    if _went_on(evidence, place if failure is None else failure.place):
+        return True
+    was_fatal = failure is not None and _was_fatal(failure, evidence)
+    ended = _end_of_program(evidence, place.file)
+    if progress.counted_on_after(place.offset, times=2 if was_fatal else 1, ended=ended):
+        return True
+    if not was_fatal:
         own = place if failure is None else failure.place
         if {(each.file, each.offset) for each in (place, own)} & evidence.dealt_with:
             return True
-        if progress.tests_done > place.offset or _went_on(evidence, own):
+        if progress.tests_done > place.offset or progress.was_being_stopped(place.offset):
             return True
         said = [at for at in (*progress.said_done, *progress.said_final, *progress.said_zero) if at > place.offset]
         if any(_is_trusted(evidence, place.file, at) for at in said):
             return True
     return came_after_end(evidence, place)
+
+
+def _end_of_program(evidence: LogEvidence, file: str) -> float:
+    """Where a launcher or a driver ended by the exception of a process that it had waited for; all that it had started
+    ended with it."""
+    ends = (f for f in evidence.failures if f.place.file == file and is_uncaught(f) and _is_of_child(f))
+    return min((f.place.offset for f in ends), default=float("inf"))
+
+
+def _is_of_child(failure: Failure) -> bool:
+    return failure.kind.rpartition(".")[2].startswith(_OF_CHILDREN)
+
+
+def _was_passed_on(failure: Failure, evidence: LogEvidence) -> bool:
+    """Whether an exception of a task was raised again in the caller that waited for it, where nothing caught it: the
+    line that ends the caller's traceback begins that of the task."""
+    own = (failure.place.file, failure.place.offset)
+    return any(is_uncaught(each) and (each.place.file, each.end) == own for each in evidence.failures)
 
 
 def _went_on(evidence: LogEvidence, place: LogPlace) -> bool:

@@ -29,6 +29,7 @@ _AS_EXCEPTION = re.compile(r"[\w.]+(?:: |$)|Traceback |\W*File ")
 _CODE = re.compile(r"^(?P<prefix>(?:.{0,120}?[\])|:])?) {4,}\S")
 _SHOWN_LINES = 8
 _RAISES = re.compile(r"(?:.{0,120}?[\])|:])?\s*raise [A-Za-z_][\w.]*\(")
+_IMPORTS = re.compile(r"(?:.{0,120}?[\])|:])?\s*from [A-Za-z_.][\w.]* import \(?[\w, ]*\)?$")
 _TEST_NAME = re.compile(r"\s*(?:[A-Z]+ |[\d.]+s (?:call|setup|teardown) +|\[gw\d+\] .{0,20})?[\w/.-]+\.py::\w+")
 IGNORED = re.compile(r"Exception ignored in|Failed to load plugin ")
 """Above a traceback after which the program goes on: while an object is removed, while an engine loads plug-ins."""
@@ -81,6 +82,13 @@ class LogWindow:
 
     def raw_below(self) -> Iterator[bytes | bytearray]:
         """The lines below as they are, the nearest first; blank ones left out."""
+        return (raw for _start, raw in self._starts_below())
+
+    def placed_below(self, count: int) -> Iterator[tuple[int, Line]]:
+        """Up to `count` lines below with their offsets in the log."""
+        return ((self.chunk.offset + start, clean(raw)) for start, raw in islice(self._starts_below(), count))
+
+    def _starts_below(self) -> Iterator[tuple[int, bytes | bytearray]]:
         data, start = self.chunk.data, self.bounds[1] + 1
         high = min(len(data), start + MARGIN_BYTES // 2)
         while start < high:
@@ -88,7 +96,7 @@ class LogWindow:
             end = min((at for at in ends if at >= 0), default=high)
             raw = data[start : min(end, start + _LINE_BYTES)]
             if raw.strip():
-                yield raw
+                yield start, raw
             start = end + 1
 
     def above(self, count: int) -> Iterator[Line]:
@@ -122,7 +130,7 @@ class LogWindow:
     def is_code(self) -> bool:
         """Whether the line is source code that a traceback shows, not something that happened; also the second line of
         a call, and behind the prefix of a logger."""
-        if _RAISES.match(self.line.text):
+        if _RAISES.match(self.line.text) or _IMPORTS.match(self.line.text):
             return True
         nearest = next((line for line in self.above(3) if not CARETS.match(line.text)), None)
         if nearest is not None and _CODE_ABOVE.match(nearest.text) and not RECORD_START.match(self.line.text):
@@ -151,7 +159,7 @@ class LogWindow:
     @cached_property
     def is_ignored(self) -> bool:
         """Whether the line ends a traceback that Python prints and goes on, as when an object is removed."""
-        own = (line for line in self.above(_TRACEBACK_LINES) if line.speaker.pid == self.line.speaker.pid)
+        own = (line for line in self.above(_TRACEBACK_LINES) if line.speaker.may_be(self.line.speaker))
         for line in own:
             if _HEAD in line.text:
                 above = next(own, None)

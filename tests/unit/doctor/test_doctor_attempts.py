@@ -2,8 +2,6 @@
 
 import pytest
 
-from rldbg.doctor import diagnose
-
 TRACE = """Traceback (most recent call last):
   File "/w/train.py", line 3, in <module>
     main()
@@ -15,15 +13,6 @@ PORT = TRACE.format(
 )
 STEPS = "".join(f"step {number} loss 0.4\n" for number in range(1, 6))
 DONE = "Training completed\n"
-
-
-@pytest.fixture
-def verdict(tmp_path, index):
-    def run(text):
-        (tmp_path / "x.log").write_text(text)
-        return diagnose([tmp_path / "x.log"], index=index)
-
-    return run
 
 
 def ids(found):
@@ -138,3 +127,96 @@ def test_a_counter_that_stands_lower_after_the_end_of_a_program_begins_a_run(ver
     same = verdict(STEPS + TRACE.format("FrobError: no frob") + again + TRACE.format("FrobError: no frob"))
     assert same.first_error.headline == "FrobError: no frob"
     assert verdict(STEPS + OOM + "step 5 loss 0.4\n").earlier_runs == 0
+
+
+def refused(program, reason):
+    return f"usage: {program} [-h] [--seed SEED]\n       {program} [--lr LR]\n{program}: error: {reason}\n"
+
+
+UNKNOWN = "unrecognized arguments: --sead 3"
+NO_VALUE = "argument --lr: expected one argument"
+STOPPED = TRACE.format("KeyboardInterrupt")
+NOT_CODE = '  File "train.py", line 9\n    x = = 3\n        ^\nSyntaxError: invalid syntax\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "earlier"),
+    [
+        (OOM + refused("train.py", NO_VALUE), "config-value-invalid", 1),
+        (STOPPED + refused("train.py", UNKNOWN) + refused("eval.py", NO_VALUE), "config-value-invalid", 2),
+        (refused("train.py", UNKNOWN) + refused("train.py", NO_VALUE), "config-value-invalid", 1),
+        (refused("train.py", f"{UNKNOWN} --local-rank=1") * 2, "config-unknown-key", 0),
+        (refused("train.py", UNKNOWN) + OOM + refused("train.py", UNKNOWN), "config-unknown-key", 1),
+        (OOM + refused("evaluate.py", NO_VALUE), "torch-cuda-oom", 0),
+        (OOM + NOT_CODE, "file-cannot-be-parsed", 1),
+        (OOM + NOT_CODE * 3, "file-cannot-be-parsed", 1),
+        (OOM + TRACE.format(NOT_CODE.rstrip()).replace("train.py", "eval.py"), "torch-cuda-oom", 0),
+    ],
+    ids=[
+        "one that had run",
+        "another one",
+        "for another reason",
+        "two ranks",
+        "one that had run in between",
+        "the next stage of a script",
+        "its code",
+        "its code in three ranks",
+        "the code of what another one imports",
+    ],
+)
+def test_a_program_that_is_refused_before_it_does_anything_begins_a_run(verdict, log, cause, earlier):
+    found = verdict(f"loading\n{log}")
+    assert (ids(found)[0], found.earlier_runs) == (cause, earlier)
+
+
+def test_what_two_ranks_write_at_once_is_read_as_one(verdict):
+    mixed = '  File "train.py", line 9\n' * 2 + "        x = = 3\nx = = 3\n^\n    ^\n"
+    mixed += "SyntaxErrorSyntaxError: : invalid syntaxinvalid syntax\n"
+    found = verdict(OOM + mixed)
+    assert (ids(found), found.earlier_runs) == (["file-cannot-be-parsed"], 1)
+    twice = TRACE.format("quilts.PatchworkErrorquilts.PatchworkError: : seam 3 was sewn twiceseam 3 was sewn twice")
+    assert verdict(twice).first_error.headline == "quilts.PatchworkError: seam 3 was sewn twice"
+
+
+LAUNCHER = """Traceback (most recent call last):
+  File "/v/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+  exitcode  : 1 (pid: 884)
+"""
+
+
+@pytest.mark.parametrize(
+    "steps",
+    ["step {} loss 0.4\n", " {0}%|#  | {0}/60 [23:07<5:43:53, 146.34s/it]\n", "{{'loss': 0.4, 'epoch': 0.{}}}\n"],
+)
+@pytest.mark.parametrize("first", [10, 14, 19, 20])
+def test_a_launcher_that_was_started_again_goes_on_from_a_checkpoint(verdict, steps, first):
+    before = "".join(steps.format(number) for number in range(11, 20))
+    after = "".join(steps.format(number) for number in range(first, 40))
+    found = verdict(before + OOM + LAUNCHER + "loading the model\n" + after)
+    assert (found.verdict, bool(found.earlier_runs)) == ("healthy", True)
+    failed = verdict(before + LAUNCHER + "loading the model\n" + after + OOM + LAUNCHER)
+    assert ids(failed) == ["torch-cuda-oom"]
+
+
+def test_processes_of_one_program_that_begin_alike_are_one_run(verdict):
+    def rank(pid, gpu, *more):
+        lines = ("NCCL INFO enqueue.cc:71 -> 3", "NCCL INFO group.cc:88 -> 3", *more)
+        return "".join(f"n7:{pid}:{pid} [{gpu}] {line}\n" for line in lines)
+
+    gpus = verdict(rank(810, 6) + "seam: failed, see above\n" + rank(806, 2))
+    assert (gpus.verdict, gpus.earlier_runs) == ("unknown", 0)
+
+    def worker(pid, second):
+        begun = f"(Frob pid={pid}) 2026-11-15 10:00:{second} INFO wibble is up\n"
+        return begun + f"(Frob pid={pid}) 2026-11-15 10:00:{second} INFO seam is open\n"
+
+    at_once = verdict(worker(71, "05") + OOM + worker(72, "05"))
+    assert (ids(at_once), at_once.earlier_runs) == (["torch-cuda-oom"], 0)
+    mixed = verdict(worker(71, "05") + OOM + worker(72, "25") + "(Frob pid=71) seam\n")
+    assert (ids(mixed), mixed.earlier_runs) == (["torch-cuda-oom"], 0)
+    later = verdict(worker(71, "05") + OOM + worker(72, "55") + STEPS + DONE)
+    assert (later.verdict, later.earlier_runs) == ("healthy", 1)

@@ -1,6 +1,7 @@
 """`rldbg doctor` as a user types it."""
 
 import json
+import re
 
 import pytest
 
@@ -97,6 +98,15 @@ def test_the_machine_is_probed(doctor):
     code, out, _err = doctor("--no-nodes", "--json")
     assert code in (0, 1)
     assert len(json.loads(out)["probes"]) > 30
+
+
+def test_every_check_is_counted_also_one_that_does_not_apply(doctor):
+    probes = json.loads(doctor("--no-nodes", "--json")[1])["probes"]
+    skipped = sum(probe["status"] == "skip" for probe in probes)
+    last = doctor("--no-nodes")[1].strip().splitlines()[-1]
+    passed, total, bad = map(int, re.findall(r"\d+", last)[:3])
+    assert total == passed + bad + skipped
+    assert f"{skipped} do not apply here" in last or not skipped
 
 
 def test_entries_of_ones_own_are_used(doctor, tmp_path):

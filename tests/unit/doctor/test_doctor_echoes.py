@@ -1,9 +1,5 @@
 """The same exception told several times: the process that raised it decides, by its traceback and by its order."""
 
-import pytest
-
-from rldbg.doctor import diagnose
-
 WORKER = "(Trainer pid=71, ip=10.0.0.4) "
 DRIVER = """Traceback (most recent call last):
   File "/w/train.py", line 12, in <module>
@@ -39,15 +35,6 @@ ILLEGAL = (
 
 def behind(prefix, text):
     return "".join(prefix + line + "\n" for line in text.splitlines())
-
-
-@pytest.fixture
-def verdict(tmp_path, index):
-    def run(text):
-        (tmp_path / "x.log").write_text(text)
-        return diagnose([tmp_path / "x.log"], index=index)
-
-    return run
 
 
 def ids(found):

@@ -60,6 +60,7 @@ EI0006: 2026-03-05-18:15:21.270.506 Getting socket times out.
 [ERROR] 2025-10-29-02:17:03 (PID:144556, Device:0, RankID:0) ERR02200 DIST call hccl api failed.
 HCCL function error: hcclCommInitRootInfoConfig, error code is 4
 ncclSystemError: System call (e.g. socket, malloc) or external library call failed
+gpu-9: Test NCCL failure frob.cu:77 'unhandled wibble error'
 nixl_agent.cpp:359] createBackend: status NIXL_ERR_BACKEND
 [1784273406.684686] [host:994396:0]      ib_mlx5_dv.c:452  UCX  ERROR   mlx5dv_devx_obj_create(CQ) failed
 NVRM: Xid (PCI:0000:c1:00): 13, pid=12

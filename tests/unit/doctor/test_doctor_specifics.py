@@ -101,7 +101,7 @@ def test_what_nccl_says_is_shown_although_no_entry_knows_it(prefix, tmp_path, in
     found = diagnose([log], index=index)
     assert found.verdict == "unknown"
     assert found.headline.endswith(
-        "torch reports an NCCL error: NCCL's last error is: Invalid config seam attribute value -7"
+        "NCCL reports an error: NCCL's last error is: Invalid config seam attribute value -7"
     )
     assert not any("/dev/shm" in step for step in found.next)
 

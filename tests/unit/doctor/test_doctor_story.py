@@ -897,3 +897,13 @@ def test_a_recomputation_that_differs_has_one_name(verdict):
     found = verdict(f"torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: {said}")
     assert ids(found) == ["recomputation-differs"]
     assert found.root_causes[0].confidence == "high"
+
+
+@pytest.mark.parametrize(
+    ("asker", "cause"),
+    [("/x/site-packages/quilts/patch.py", "module-shadowed"), ("<stdin>", "interface-mismatch")],
+)
+def test_a_package_without_a_version_is_hidden_only_where_a_package_asks_for_it(verdict, asker, cause):
+    asked = "AttributeError: module 'frob' has no attribute '__version__'"
+    log = f'Traceback (most recent call last):\n  File "{asker}", line 3, in <module>\n{asked}\n'
+    assert [each.id for each in verdict(log).root_causes] == [cause]

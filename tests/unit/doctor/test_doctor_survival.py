@@ -392,3 +392,10 @@ def test_a_command_that_an_agents_tool_does_not_find_ends_nothing(verdict):
     missing = "bash: line 1: rg: command not found\n"
     assert verdict(turns[0] + missing + turns[1] + "README.md\n").verdict == "healthy"
     assert verdict(turns[0] + turns[1] + missing).verdict == "unknown"
+
+
+@pytest.mark.parametrize("line", ["step {} | loss: nan | lr: 1e-05\n", "{{'loss': nan, 'epoch': {}.0}}\n"])
+def test_a_loss_that_is_no_number_is_told_though_steps_are_counted_on(verdict, line):
+    found = verdict("step 1 | loss: 2.5 | lr: 1e-05\n" + "".join(line.format(number) for number in range(2, 30)))
+    assert "NaN" in found.headline
+    assert "NaN" not in verdict("".join(f"step {n} | loss: 2.5 | eval_loss: nan\n" for n in range(1, 9))).headline

@@ -94,3 +94,95 @@ def test_tracebacks_of_workers_that_are_mixed_line_by_line_keep_their_exceptions
     assert found.first_error.headline == "own.FrobError: the frob of 12 does not fit 13"
     assert list(found.first_error.frames) == FRAMES
     assert found.first_error.place.speaker.pid == "91"
+
+
+def prefixed(text):
+    return "\n".join(f"(Trainer pid=7) {line}" for line in text.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("log", "more"),
+    [
+        (prefixed(f"{PLAIN}\nExpects 12 rows but got 13\n[ERROR] E1: the frob is empty"), 2),
+        (f"{PLAIN}\n    Expects 12 rows but got 13\nSaved the frob", 1),
+        (prefixed(f"{PLAIN}\nINFO 11-15 10:00:00 the next step"), 0),
+        (prefixed(PLAIN) + "\n(Other pid=8) Expects 12 rows but got 13", 0),
+        (f"{PLAIN}\nSaved the frob", 0),
+        (f"{PLAIN}\n\nDuring handling of the above exception, another exception occurred:\n\n{PLAIN}", 0),
+    ],
+    ids=["its process", "indented", "a record", "another process", "anybody", "a chain"],
+)
+def test_the_lines_under_an_exception_that_belong_to_it_are_shown(log, more, index, tmp_path):
+    (tmp_path / "x.log").write_text(log + "\n")
+    error = diagnose([tmp_path / "x.log"], index=index).first_error
+    assert (error.message, len(error.more)) == ("the frob of 12 does not fit 13", more)
+    assert not error.more or error.more[0] == "Expects 12 rows but got 13"
+
+
+@pytest.mark.parametrize("depth", [120, 250, 900])
+def test_a_traceback_of_hundreds_of_lines_keeps_its_exception(index, tmp_path, depth):
+    call = '  File "/opt/site-packages/frobber/layers.py", line {}, in forward\n    return self.inner(x)\n    ^^^^^^\n'
+    deep = "Traceback (most recent call last):\n" + "".join(call.format(number) for number in range(depth))
+    raised = '  File "/w/own/thing.py", line 12, in make\n    raise FrobError(said)\nown.FrobError: does not fit\n'
+    log = tmp_path / "x.log"
+    log.write_text("".join(f"[rank3]: {line}\n" for line in (deep + raised).splitlines()))
+    found = diagnose([log], index=index).first_error
+    assert (found.headline, found.frames[-1]) == ("own.FrobError: does not fit", "/w/own/thing.py:12 in make")
+    assert depth > 120 or len(found.frames) == depth + 1
+
+
+def test_what_two_processes_ignore_at_once_is_no_failure(index, tmp_path):
+    log = tmp_path / "x.log"
+    log.write_text(
+        """step 20 loss 0.3
+Exception ignored in atexit callback: <function frob at 0x7f93>
+FileNotFoundError: Traceback (most recent call last):
+  File "/opt/site-packages/frobber/core.py", line 480, in update
+[Errno 2] No such file or directory: '/x.tmp' -> '/x'
+    os.replace(self.path + ".tmp", self.path)
+  File "/opt/site-packages/frobber/core.py", line 105, in put
+    os.replace(self.path + ".tmp", self.path)
+FileNotFoundError: [Errno 2] No such file or directory: '/x.tmp' -> '/x'
+"""
+    )
+    assert diagnose([log], index=index).verdict == "healthy"
+
+
+def test_what_comes_after_another_traceback_is_not_of_one_that_was_cut(index, tmp_path):
+    cut = 'Traceback (most recent call last):\n  File "/w/train.py", line 180, in <module>\n    main()\n'
+    refused = cut + '  File "/w/own/thing.py", line 12, in make\n    raise ValueError(said)\nValueError: name a frob\n'
+    launcher = "".join(f"  rank      : {rank}\n" for rank in range(150))
+    closing = (
+        'Uncaught exception in frob_worker\nTraceback (most recent call last):\n  File "/v/frob.py", line 3, in main\n'
+    )
+    log = tmp_path / "x.log"
+    log.write_text(cut + refused + launcher + closing + "OSError: [Errno 107] Transport endpoint is not connected\n")
+    assert "name a frob" in diagnose([log], index=index).headline
+
+
+def test_an_exception_that_came_often_is_told_with_all_of_its_message(index, tmp_path):
+    raised = "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.53.0\n    Python: 3.11.14\n"
+    frames = PLAIN.rpartition("\n")[0]
+    (tmp_path / "x.log").write_text("".join(f"{frames}\n{raised}INFO waiting {number}\n" for number in range(4)))
+    cause = diagnose([tmp_path / "x.log"], index=index).root_causes[0]
+    assert "Python: 3.11.14" in cause.words
+
+
+@pytest.mark.parametrize(("prefix", "head"), [("[rank1]: ", ""), ("", " (RANK 0)"), ("[rank1]: ", " (RANK 0)")])
+def test_the_traceback_with_which_a_message_goes_on_is_what_happened(verdict, prefix, head):
+    outer = [
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 3, in <module>',
+        "    main()",
+        "patch.api.PatchworkException: the seams of these ranks are not whole:dict_keys([0])",
+    ]
+    inner = [
+        f"Traceback (most recent call last):{head}",
+        '  File "/w/patch/planner.py", line 9, in plan',
+        "    raise RuntimeError(key)",
+        "RuntimeError: Missing key in checkpoint state_dict: optimizer.state.0.step.",
+    ]
+    found = verdict("".join(f"{prefix}{line}\n" for line in outer + inner))
+    assert [cause.id for cause in found.root_causes] == ["dcp-key-missing"]
+    inner[-1] = "quilts.PatchworkError: seam 3 was sewn twice"
+    assert verdict("".join(f"{prefix}{line}\n" for line in outer + inner)).first_error.headline == inner[-1]
