@@ -18,6 +18,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+# Kinds of records that hooks of most frameworks make together.
+BATCH_KINDS = ("trajectory", "prepared_trajectories", "old_log_probs")
+LOSS_KINDS = ("forward_data", "is_loss_debug", "loss")
+UPDATE_KINDS = ("gradient", "param", "update_metrics")
+WEIGHT_KINDS = ("weights", "weight_values")
+
 
 @dataclass(frozen=True, slots=True)
 class Framework:

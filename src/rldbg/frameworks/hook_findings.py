@@ -181,6 +181,6 @@ def nothing_hooked(run: Path) -> Finding | None:
         Severity.WARNING,
         str(run),
         (f"no process imported a module that is recorded ({names})",),
-        "the run was asked to record, and nothing of it could be recorded by hooks",
+        "nothing of the run was recorded by hooks",
         ("for a loop of your own call rldbg.record_loop(model, optimizer), or rldbg.watch for metrics alone",),
     )

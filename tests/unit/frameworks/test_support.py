@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,19 @@ def test_an_unknown_name_is_a_usage_error(tmp_path):
 
     assert done.returncode == 2
     assert "did you mean 'verl'?" in done.stderr
+
+
+def test_hooks_with_one_reason_are_shown_below_it_once_and_stay_indented(tmp_path):
+    lines = frameworks(tmp_path, "trl").stdout.splitlines()
+    assert len([line for line in lines if line.startswith("not checked: trl is not installed")]) == 1
+    below = lines[next(place for place, line in enumerate(lines) if line.startswith("not checked: trl")) + 1 :]
+    of_it = list(takewhile(lambda line: not line.startswith(("found", "not checked", "missing")), below))
+    assert len(of_it) > 5 and all(line.startswith("    ") for line in of_it)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_what_is_not_a_run_has_no_hooks_to_show(tmp_path, made):
+    if made:
+        (tmp_path / "empty").mkdir()
+    done = frameworks(tmp_path, "--run", str(tmp_path / "empty"))
+    assert done.returncode == 4 and "is not a run folder" in done.stderr

@@ -40,9 +40,7 @@ class _Call(NamedTuple):
 class DebugModeLayout(Layout):
     name = "debug_mode"
     looks_for = "debug_mode[_step<N>][_rank<R>].txt"
-
-    def recognises(self, tree: Tree) -> bool:
-        return any(True for _ in matches(tree, _FILE))
+    files = _FILE
 
     def survey(self, tree: Tree) -> Listing:
         entries = []

@@ -1,6 +1,9 @@
 """Phases and records of miles: the functions of slime in packages of its own. Steps are rollouts, from 0."""
 
+from functools import partial
+
 from rldbg.agent.profiling import Hook
+from rldbg.frameworks.base import BATCH_KINDS, LOSS_KINDS, UPDATE_KINDS
 
 _MEGATRON = "miles.backends.megatron_utils"
 _FSDP = "miles.backends.fsdp_utils.actor"
@@ -12,12 +15,12 @@ _ACTORS = (
     (_FSDP, "FSDPTrainRayActor", _SPLIT),
 )
 _SEEN = "0.1.0"
-_LOSS = ("forward_data", "is_loss_debug", "loss")
+_Hook = partial(Hook, seen=_SEEN)
 
 HOOKS = (
-    Hook("miles.rollout.sglang_rollout", "generate_rollout", phase="rollout", step="rollout_id", offset=1, seen=_SEEN),
+    _Hook("miles.rollout.sglang_rollout", "generate_rollout", phase="rollout", step="rollout_id", offset=1),
     *(
-        Hook(
+        _Hook(
             module,
             f"{actor}.train",
             phase="step",
@@ -25,34 +28,29 @@ HOOKS = (
             offset=1,
             owns_steps=True,
             since=since,
-            seen=_SEEN,
             handler="train",
         )
         for module, actor, since in _ACTORS
     ),
-    Hook(f"{_MEGATRON}.actor", "MegatronTrainRayActor.compute_log_prob", phase="log_probs", seen=_SEEN),
-    Hook(f"{_MEGATRON}.actor", "MegatronTrainRayActor.train_actor", phase="update", seen=_SEEN),
-    *(
-        Hook(module, f"{actor}.update_weights", phase="sync", since=since, seen=_SEEN)
-        for module, actor, since in _ACTORS
-    ),
-    Hook(
+    _Hook(f"{_MEGATRON}.actor", "MegatronTrainRayActor.compute_log_prob", phase="log_probs"),
+    _Hook(f"{_MEGATRON}.actor", "MegatronTrainRayActor.train_actor", phase="update"),
+    *(_Hook(module, f"{actor}.update_weights", phase="sync", since=since) for module, actor, since in _ACTORS),
+    _Hook(
         f"{_TRAINING}.loss",
         "compute_advantages_and_returns",
         phase="advantage",
-        seen=_SEEN,
-        records=("trajectory", "prepared_trajectories", "old_log_probs"),
+        records=BATCH_KINDS,
         handler="advantages",
     ),
     *(
-        Hook(
+        _Hook(
             f"{_TRAINING}.{module}",
             function,
             phase=phase,
             since=since,
             gone=gone,
             seen=seen,
-            records=_LOSS,
+            records=LOSS_KINDS,
             handler=handler,
         )
         for function, phase, handler, place in (
@@ -61,12 +59,7 @@ HOOKS = (
         )
         for module, since, gone, seen in ((place, _SPLIT, "", _SEEN), ("loss", "", _SPLIT, "0.0.2"))
     ),
-    Hook(
-        f"{_MEGATRON}.model",
-        "train_one_step",
-        phase="training_step",
-        seen=_SEEN,
-        records=("gradient", "param", "update_metrics"),
-        handler="train_one_step",
+    _Hook(
+        f"{_MEGATRON}.model", "train_one_step", phase="training_step", records=UPDATE_KINDS, handler="train_one_step"
     ),
 )

@@ -34,9 +34,7 @@ class _Item(NamedTuple):
 class MsprobeLayout(Layout):
     name = "msprobe"
     looks_for = "step<N>/rank<R>/dump.json"
-
-    def recognises(self, tree: Tree) -> bool:
-        return any(True for _ in matches(tree, _FILE))
+    files = _FILE
 
     def survey(self, tree: Tree) -> Listing:
         entries = []

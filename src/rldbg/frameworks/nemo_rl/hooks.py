@@ -6,6 +6,7 @@ The class that Ray decorates is sent to its workers by value; its base, named he
 from functools import partial
 
 from rldbg.agent.profiling import Hook
+from rldbg.frameworks.base import BATCH_KINDS, LOSS_KINDS, UPDATE_KINDS
 
 _WORKERS = "nemo_rl.models.policy.workers"
 _VLLM = "nemo_rl.models.generation.vllm"
@@ -16,7 +17,6 @@ _POLICIES = (
 )
 _ESTIMATORS = ("GRPO", "GDPO", "ReinforcePlusPlus", "RawReward")
 _Hook = partial(Hook, since="0.7.0", seen="0.7.0")
-_BATCH = ("trajectory", "prepared_trajectories", "old_log_probs")
 
 HOOKS = (
     Hook("nemo_rl.algorithms.grpo", "refit_policy_generation", phase="sync", seen="0.7.0"),
@@ -37,11 +37,11 @@ HOOKS = (
         step="calls",
         offset=1,
         ends=True,
-        records=_BATCH,
+        records=BATCH_KINDS,
         handler="policy_train",
     ),
     *(
-        Hook(
+        _Hook(
             module,
             f"{worker}.train",
             phase="update",
@@ -49,30 +49,26 @@ HOOKS = (
             offset=1,
             ends=True,
             since="0.6.0",
-            seen="0.7.0",
             handler="worker_train",
         )
         for module, worker in _POLICIES
     ),
     *(
-        Hook(module, f"{worker}.__init__", step="1", ends=True, owns_steps=True, since="0.6.0", seen="0.7.0")
+        _Hook(module, f"{worker}.__init__", step="1", ends=True, owns_steps=True, since="0.6.0")
         for module, worker in _POLICIES
     ),
-    *(
-        Hook(module, f"{worker}.get_logprobs", phase="log_probs", since="0.6.0", seen="0.7.0")
-        for module, worker in _POLICIES
-    ),
+    *(_Hook(module, f"{worker}.get_logprobs", phase="log_probs", since="0.6.0") for module, worker in _POLICIES),
     _Hook(
         "nemo_rl.algorithms.loss.loss_functions",
         "ClippedPGLossFn.__call__",
         phase="loss",
-        records=("forward_data", "is_loss_debug", "loss"),
+        records=LOSS_KINDS,
         handler="loss",
     ),
     Hook(
         "nemo_automodel.components.training.utils",
         "scale_grads_and_clip_grad_norm",
-        records=("gradient", "param", "update_metrics"),
+        records=UPDATE_KINDS,
         handler="clip",
     ),
     _Hook(f"{_VLLM}.vllm_worker", "VllmGenerationWorkerImpl.generate", phase="rollout"),

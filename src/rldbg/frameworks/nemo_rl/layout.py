@@ -27,9 +27,7 @@ _USED = frozenset({*_PER_TOKEN, "rewards", _KEPT_REWARDS, "input_lengths", "idx"
 class NemoRlLayout(Layout):
     name = "nemo_rl"
     looks_for = "train_data_step<N>.jsonl or val_data_step<N>.jsonl"
-
-    def recognises(self, tree: Tree) -> bool:
-        return any(True for _ in matches(tree, _FILE))
+    files = _FILE
 
     def survey(self, tree: Tree) -> Listing:
         entries = []

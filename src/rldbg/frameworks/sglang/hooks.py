@@ -3,13 +3,17 @@
 Weights are recorded before the first batch after an update, whichever way they came, and in however many requests.
 """
 
+from functools import partial
+
 from rldbg.agent.profiling import Hook
+from rldbg.frameworks.base import WEIGHT_KINDS
 
 _UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
 _RUNNER = "sglang.srt.model_executor.model_runner"
 _MEMORY = "sglang.srt.managers.scheduler_components.weight_updater"
 # The version that receives weights by a broadcast in one function and loads them in another.
 _SPLIT = "0.5.23"
+_Hook = partial(Hook, since="0.5.13", seen="0.5.23")
 
 HOOKS = (
     Hook(
@@ -17,19 +21,11 @@ HOOKS = (
         "Scheduler.run_batch",
         phase="forward",
         seen="0.5.23",
-        records=("weights", "weight_values"),
+        records=WEIGHT_KINDS,
         handler="run_batch",
     ),
     *(
-        Hook(
-            _UPDATER,
-            f"WeightUpdater.{name}",
-            phase="sync",
-            since=since,
-            gone=gone,
-            seen=seen,
-            handler="updated",
-        )
+        _Hook(_UPDATER, f"WeightUpdater.{name}", phase="sync", since=since, gone=gone, seen=seen, handler="updated")
         for name, since, gone, seen in (
             ("update_weights_from_disk", "0.5.16", "", "0.5.23"),
             ("update_weights_from_tensor", "0.5.16", "", "0.5.23"),
@@ -39,7 +35,7 @@ HOOKS = (
         )
     ),
     *(
-        Hook(
+        _Hook(
             _RUNNER,
             f"ModelRunner.update_weights_from_{way}",
             phase="sync",
@@ -50,14 +46,6 @@ HOOKS = (
         )
         for way in ("disk", "distributed", "tensor", "ipc")
     ),
-    Hook(
-        _MEMORY, "SchedulerWeightUpdaterManager.release_memory_occupation", phase="sleep", since="0.5.13", seen="0.5.23"
-    ),
-    Hook(
-        _MEMORY,
-        "SchedulerWeightUpdaterManager.resume_memory_occupation",
-        phase="wake_up",
-        since="0.5.13",
-        seen="0.5.23",
-    ),
+    _Hook(_MEMORY, "SchedulerWeightUpdaterManager.release_memory_occupation", phase="sleep"),
+    _Hook(_MEMORY, "SchedulerWeightUpdaterManager.resume_memory_occupation", phase="wake_up"),
 )

@@ -18,9 +18,7 @@ _OWN = frozenset({"step", "prompt", "completion", "advantage"})
 class TrlLayout(Layout):
     name = "trl"
     looks_for = "completions_<step>.parquet"
-
-    def recognises(self, tree: Tree) -> bool:
-        return any(True for _ in matches(tree, _FILE))
+    files = _FILE
 
     def survey(self, tree: Tree) -> Listing:
         entries = [
