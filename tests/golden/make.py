@@ -12,6 +12,7 @@ import numpy as np
 import rldbg
 
 HERE = Path(__file__).parent
+FORMATS = ("safetensors", "pt", "jsonl")
 
 
 def write(root: Path, file_format: str) -> None:
@@ -82,8 +83,11 @@ def _plain(value: object) -> object:
 
 
 if __name__ == "__main__":
-    for file_format in ("safetensors", "pt", "jsonl"):
-        root = HERE / sys.argv[1] / file_format
-        write(root, file_format)
-        (root.parent / f"{file_format}.json").write_text(json.dumps(contents(rldbg.open(root)), indent=0) + "\n")
-        (root / "index.json").unlink(missing_ok=True)
+    version = HERE / sys.argv[1]
+    for file_format in FORMATS:
+        write(version / file_format, file_format)
+        found = contents(rldbg.open(version / file_format))
+        (version / file_format / "index.json").unlink(missing_ok=True)
+    # One record per line; the test reads it from every format.
+    lines = (f"{json.dumps(key)}: {json.dumps(values)}" for key, values in found.items())
+    (version / "contents.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from rldbg.analysis.comparison import compare
     from rldbg.analysis.explain import Explanation
     from rldbg.analysis.explain.contexts import NOISE, context_of, within
-    from rldbg.analysis.explain.evidence import fit_factor
-    from rldbg.analysis.explain.log_probs import round_to
+    from rldbg.analysis.explain.evidence import fit_factor, round_to
     from rldbg.analysis.explain.passes import SideStep
     from rldbg.analysis.explain.rollout import has_both_signs, trainer_name
     from rldbg.analysis.explain.subsets import Gap, confined_to, turn_of

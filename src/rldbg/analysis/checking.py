@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -64,20 +65,23 @@ def check(recording: Recording, *, only: Sequence[str] = (), steps: Iterable[int
         if not broken:
             passed.append(INTEGRITY)
     outcomes = {item.id: _Outcome() for item in wanted}
+    unread = _Unread()
     # All checks of a step before the next: its records are read once, and then released.
     for step in chosen:
         view = StepView(side, step)
         for item in wanted:
             # A version that is sent behind the last step, or without any, has its weights only.
             if item.of_weights or step in compared:
-                outcomes[item.id].add(item, view)
+                with unread.noted(item.id, step):
+                    outcomes[item.id].add(item, view)
+    findings.extend(unread.findings())
     for item in wanted:
         outcome = outcomes[item.id]
         findings.extend(outcome.shown(item))
         if not outcome.found and outcome.applied:
             passed.append(item.id)
         elif not outcome.found:
-            skipped[item.id] = outcome.reason
+            skipped[item.id] = unread.reasons.get(item.id, outcome.reason)
     return CheckReport(tuple(findings), tuple(passed), skipped, tuple(chosen))
 
 
@@ -102,6 +106,33 @@ class _Outcome:
             count = len(self.found) - _SHOWN_PER_CHECK
             more = f"{count} more place{'s' * (count > 1)}"
             yield Finding(item.id, Severity.INFO, more, (), "this check fails there too; --step N shows one step", ())
+
+
+@dataclass(slots=True)
+class _Unread:
+    """Damaged files: what each error kept from the checks. The rest of the recording is still judged."""
+
+    missed: dict[tuple[int, str], tuple[IncompleteDataError, list[str]]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def noted(self, check_id: str, step: int) -> Iterator[None]:
+        try:
+            yield
+        except IncompleteDataError as error:
+            self.missed.setdefault((step, str(error)), (error, []))[1].append(check_id)
+            self.reasons[check_id] = f"step {step} cannot be read"
+
+    def findings(self) -> Iterator[Finding]:
+        for (step, message), (error, checks) in self.missed.items():
+            yield Finding(
+                "unreadable",
+                Severity.ERROR,
+                f"step {step}",
+                (message, f"not judged at this step: {', '.join(checks)}"),
+                "a file of this step cannot be read, so the checks that need it did not see the step",
+                (error.hint,) if error.hint else (),
+            )
 
 
 def _select(only: Sequence[str]) -> list[Check]:

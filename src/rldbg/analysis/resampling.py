@@ -97,14 +97,12 @@ def engine_noise(a: Side, b: Side, step: int) -> float:
     """
     sizes = []
     for side in (a, b):
-        found = [values for item in read_tokens(side, step, (0, 0)).values() if (values := _of_engine(item))]
+        found = [
+            values for item in read_tokens(side, step, (0, 0)).values() if (values := item.of_rollout_and_trainer())
+        ]
         gaps = np.concatenate([one.astype(np.float64) - other for one, other, _ in found]) if found else np.zeros(1)
         sizes.append(float(np.abs(gaps).max(initial=0.0)) if np.isfinite(gaps).all() else 0.0)
     return 2.0 * min(sizes)
-
-
-def _of_engine(item: SampleTokens) -> tuple[np.ndarray, ...] | None:
-    return item.trained("rollout_log_probs", "old_log_probs") or item.trained("rollout_log_probs", "log_probs")
 
 
 def _pairs(a: Side, b: Side, step: int) -> Iterator[tuple[SampleTokens, SampleTokens]]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from rldbg.analysis.response_columns import Extents
 from rldbg.analysis.unpadding import (
     SEQUENCE_KINDS,
-    Extents,
     extents,
     mark_padding,
     mark_trained,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from rldbg.algorithms import effective_sample_size
 from rldbg.analysis.side import Side
 from rldbg.analysis.tokens import SampleTokens, read_tokens
-from rldbg.core import PrerequisiteError, UsageError
+from rldbg.core import IncompleteDataError, PrerequisiteError, UsageError
 from rldbg.recording import Recording
 
 MetricRow = dict[str, float]
@@ -20,10 +21,17 @@ _TAILS = (0.5, 2.0)
 
 
 def metrics_by_step(recording: Recording, steps: Iterable[int] | None = None) -> list[MetricRow]:
-    """One row per step; keys are `step` and the metrics known there."""
+    """One row per step; keys are `step` and the metrics known there, none where a file of the step is damaged."""
     side = Side(recording, "A")
     chosen = sorted(side.steps() if steps is None else set(steps) & side.steps())
-    return [{"step": float(step), **dict(_of_step(side, step))} for step in chosen]
+    rows: list[MetricRow] = []
+    for step in chosen:
+        row: MetricRow = {"step": float(step)}
+        # `check` names the file; the other steps have their metrics all the same.
+        with suppress(IncompleteDataError):
+            row |= dict(_of_step(side, step))
+        rows.append(row)
+    return rows
 
 
 def _of_step(side: Side, step: int) -> Iterator[tuple[str, float]]:
@@ -37,7 +45,7 @@ def _of_step(side: Side, step: int) -> Iterator[tuple[str, float]]:
 
 def _mismatch(samples: Sequence[SampleTokens]) -> Iterator[tuple[str, float]]:
     """The engine's log probs against the trainer's, over trained tokens."""
-    rows = [found for sample in samples if (found := _both(sample)) is not None and found[0].size]
+    rows = [found for sample in samples if (found := sample.of_rollout_and_trainer()) is not None and found[0].size]
     if not rows:
         return
     rollout, trainer = (np.concatenate([row[n] for row in rows]).astype(np.float64) for n in (0, 1))
@@ -57,10 +65,6 @@ def _mismatch(samples: Sequence[SampleTokens]) -> Iterator[tuple[str, float]]:
     yield "rollout/ess", effective_sample_size(ratio)
     per_sequence = [(float(row[0].mean()), float(row[1].mean())) for row in rows]
     yield "rollout/ppl_ratio", float(np.mean([np.exp(engine - own) for engine, own in per_sequence]))
-
-
-def _both(sample: SampleTokens) -> tuple[np.ndarray, ...] | None:
-    return sample.trained("rollout_log_probs", "old_log_probs") or sample.trained("rollout_log_probs", "log_probs")
 
 
 def _ratios(side: Side, step: int) -> Iterator[tuple[str, float]]:

@@ -64,6 +64,10 @@ class SampleTokens:
         positions = positions[positions >= start]
         return (*(item.values[positions - item.start] for item in held), positions)
 
+    def of_rollout_and_trainer(self) -> tuple[np.ndarray, ...] | None:
+        """Log probs of the engine and of the trainer's earliest recorded pass over the same tokens, and where."""
+        return self.trained("rollout_log_probs", "old_log_probs") or self.trained("rollout_log_probs", "log_probs")
+
 
 def read_tokens(side: Side, step: int, update: tuple[int, int] | None = None) -> dict[SampleId, SampleTokens]:
     """Every sample of a step with what is known of its tokens. Later epochs and mini-batches do not hide the first.

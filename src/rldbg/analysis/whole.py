@@ -87,42 +87,37 @@ def pair_losses(
     are_distinct = len(mine) == len(a) and len(others) == len(b)
     is_one_cut = have_samples and are_distinct and set(mine) == set(others)
     if is_one_cut and updates_tell and (added := shares_and_means(a, b, (mine, others))) is not None:
-        pairing.method = "mini-batch"
-        pairing.notes.append(
-            "one side records each micro-batch's share of the loss, the other its mean: both were summed per mini-batch"
-        )
-        _match(pairing, *added)
-        return pairing
+        note = "one side records each micro-batch's share of the loss, the other its mean"
+        return _by_mini_batch(pairing, f"{note}: both were summed per mini-batch", *added)
     if is_one_cut:
         pairing.blocks = [Block(record, others[content]) for content, record in mine.items()]
         return pairing
     cut_alike = not have_samples and {record.key[2:] for record in a} == {record.key[2:] for record in b}
     if not cut_alike and all(has_denominator(record) for record in (*a, *b)):
-        pairing.method = "mini-batch"
-        pairing.notes.append("micro-batches are split differently: their losses were summed per mini-batch")
-        _match(pairing, by_mini_batch(a), by_mini_batch(b))
-        return pairing
+        note = "micro-batches are split differently: their losses were summed per mini-batch"
+        return _by_mini_batch(pairing, note, by_mini_batch(a), by_mini_batch(b))
     if cut_alike and (added := other_samples(a, b)) is not None:
-        pairing.method = "mini-batch"
-        pairing.notes.append(
-            "not all losses say which samples they are of, and only their sums agree: they were added up"
-        )
-        _match(pairing, *added)
-        return pairing
+        note = "not all losses say which samples they are of, and only their sums agree: they were added up"
+        return _by_mini_batch(pairing, note, *added)
     are_unknown = not cut_alike and not have_samples
     is_one_division = _mini_batches(_content(record, to_b) for record in a) == _mini_batches(
         _content(record, None) for record in b
     )
     if are_unknown or (have_samples and is_one_division):
-        pairing.method = "mini-batch"
-        pairing.notes.append(
+        note = (
             "micro-batches are split differently and no record has a denominator: their losses were summed, or "
             "averaged over samples, whichever agrees better"
         )
-        _match(pairing, *by_samples(a, b, each_its_own=updates_tell))
-        return pairing
+        return _by_mini_batch(pairing, note, *by_samples(a, b, each_its_own=updates_tell))
     pairing.method = "key"
     _match(pairing, {record.key[2:]: record for record in a}, {record.key[2:]: record for record in b})
+    return pairing
+
+
+def _by_mini_batch(pairing: Pairing, note: str, a: Mapping[Any, Record], b: Mapping[Any, Record]) -> Pairing:
+    pairing.method = "mini-batch"
+    pairing.notes.append(note)
+    _match(pairing, a, b)
     return pairing
 
 

@@ -7,12 +7,13 @@ causes see the rest. What no cause claims is reported as unexplained.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from rldbg.analysis import NOISE, Gap, confined_to
+from rldbg.analysis import NOISE, Gap, Side, confined_to
+from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.mismatch import input_causes, noise_causes, sampling_causes, value_causes, weight_causes
 from rldbg.mismatch.claims import Claim, Unexplained
 from rldbg.mismatch.metrics import MismatchMetrics, by_part, metrics_of
@@ -53,6 +54,8 @@ class MismatchReport:
     parts: dict[str, dict[str, MismatchMetrics]]
     causes: tuple[MismatchCause, ...]
     unexplained: MismatchCause | None
+    findings: tuple[Finding, ...] = ()
+    """Steps that could not be read; the rest is of the others."""
 
     @property
     def agrees(self) -> bool:
@@ -60,18 +63,43 @@ class MismatchReport:
         return not self.causes and self.unexplained is None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"verdict": "agree" if self.agrees else "differ", **asdict(self)}
+        found = [finding.to_dict() for finding in self.findings]
+        return {"verdict": "agree" if self.agrees else "differ", **asdict(self), "findings": found}
 
 
 def explain_mismatch(
     trainer: Recording, rollout: Recording | None = None, *, steps: Iterable[int] | None = None
 ) -> MismatchReport:
     """Explains the gap of one run, or of the trainer of one recording and the rollout of another with the same
-    samples."""
+    samples. Steps that cannot be read are left out and reported, unless they are all."""
+    try:
+        return _explained(trainer, rollout, steps)
+    except IncompleteDataError:
+        recorded = Side(trainer, "A").steps()
+        chosen = sorted(recorded if steps is None else recorded & set(steps))
+        unreadable = {}
+        for step in chosen:
+            try:
+                _explained(trainer, rollout, [step])
+            except IncompleteDataError as error:
+                unreadable[step] = _unreadable(step, error)
+        if len(unreadable) in (0, len(chosen)):
+            raise
+        report = _explained(trainer, rollout, [step for step in chosen if step not in unreadable])
+        return replace(report, findings=tuple(unreadable.values()))
+
+
+def _explained(trainer: Recording, rollout: Recording | None, steps: Iterable[int] | None) -> MismatchReport:
     table = table_of_run(trainer, steps) if rollout is None else table_of_pair(trainer, rollout, steps)
     title = trainer.title if rollout is None else f"{trainer.title} and {rollout.title}"
     causes, rest = _attributed(table)
     return MismatchReport(title, metrics_of(table.rollout, table.trainer), by_part(table), causes, rest)
+
+
+def _unreadable(step: int, error: IncompleteDataError) -> Finding:
+    meaning = "this step cannot be read: the numbers are of the other steps"
+    hints = (error.hint,) if error.hint else ()
+    return Finding("unreadable", Severity.ERROR, f"step {step}", (error.message,), meaning, hints)
 
 
 def _attributed(table: TokenTable) -> tuple[tuple[MismatchCause, ...], MismatchCause | None]:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         recorder_settings,
     )
     from rldbg.recording.statistics import statistics_of
-    from rldbg.recording.summary import Summary
+    from rldbg.recording.summary import Summary, sample_entries
     from rldbg.recording.token_columns import TokenColumns
     from rldbg.recording.token_text import TokenText, find_tokenizer
     from rldbg.recording.tree import FileFact, LocalTree, Tree, head

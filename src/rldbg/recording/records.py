@@ -66,12 +66,12 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], dtype: np.dtype[Any] | type | None = None) -> "Ragged":
-        wanted = None if dtype is None else np.dtype(dtype)  # made once: comparing with a type makes one each time
-        arrays = [row if type(row) is np.ndarray and row.dtype == wanted else np.asarray(row, wanted) for row in rows]
+        are_arrays = set(map(type, rows)) == {np.ndarray}
+        arrays = rows if are_arrays else [np.asarray(row, dtype) for row in rows]
         offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
         np.cumsum(list(map(len, arrays)), out=offsets[1:])
-        if arrays:
-            return cls(np.concatenate(arrays), offsets)
+        if len(arrays):
+            return cls(np.concatenate(arrays, dtype=dtype, casting="unsafe"), offsets)
         return cls(np.empty(0, dtype=dtype or np.float32), offsets)
 
     def to_padded(self, fill: float = 0) -> np.ndarray:
@@ -109,9 +109,10 @@ def hashes_of_prompts(tokens: Ragged, loss_mask: Ragged) -> tuple[str, ...]:
         part = slice(first, first + _ROWS_AT_ONCE)
         offset = int(starts[first])
         with np.errstate(invalid="ignore"):  # a damaged file may hold what is not a token id
-            wide = ids[offset : int(ends[part][-1])].astype("<i8", copy=False)
-        for start, end in zip(starts[part].tolist(), prompt_ends[part].tolist(), strict=True):
-            prompt = wide[start - offset : end - offset].tobytes()
+            wide = ids[offset : int(ends[part][-1])].astype("<i8", copy=False).tobytes()
+        begins, stops = (8 * (places[part] - offset) for places in (starts, prompt_ends))
+        for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
+            prompt = wide[begin:stop]
             if prompt not in known:
                 known[prompt] = prompt_hash(prompt)
             hashes.append(known[prompt])

@@ -96,7 +96,7 @@ def summarise(recording: RecordSource) -> tuple[Summary, Listing]:
         said = f"{uncounted} records were not opened to count their samples"
         fix = f"rldbg show {recording.title} --step N counts one step"
         health.append(problem("samples-uncounted", recording.title, said, fix=fix))
-    samples = sum(max(entry.rows, 0) for entry in _sample_entries(entries))
+    samples = sum(max(entry.rows, 0) for entry in sample_entries(entries))
     kinds = _by_kind(entries)
     for kind, each in kinds.items():
         each.parts = _parts(recording, kind, each.micros)
@@ -146,7 +146,7 @@ def _other_model(recording: RecordSource, kind: str) -> str:
         return "another model's"
 
 
-def _sample_entries(entries: Sequence[Entry]) -> list[Entry]:
+def sample_entries(entries: Sequence[Entry]) -> list[Entry]:
     """The entries whose rows are the samples of each step: those of the first kind that the step has."""
     first: dict[int, int] = {}
     for entry in entries:
@@ -157,7 +157,7 @@ def _sample_entries(entries: Sequence[Entry]) -> list[Entry]:
 
 def _count_samples(recording: RecordSource) -> tuple[Listing, int, list[Finding]]:
     """The listing with its samples counted, how many records were not opened for want of time, and damaged files."""
-    uncounted = [entry for entry in _sample_entries(recording.listing.entries) if entry.rows == UNCOUNTED]
+    uncounted = [entry for entry in sample_entries(recording.listing.entries) if entry.rows == UNCOUNTED]
     counted: dict[Entry, Entry] = {}
     damaged: dict[str, Finding] = {}
     size = 0

@@ -114,3 +114,33 @@ def test_terms_that_cancel_have_no_sign(tmp_path):
 def test_a_loss_that_no_rule_explains_is_left_open(tmp_path):
     report = recorded(tmp_path, lambda terms, mask: token_mean(terms, mask) + mask.sum())
     assert "none of the usual reductions" in report.not_applicable["loss-follows-inputs"]
+
+
+def two_steps(folder):
+    with rldbg.Recorder(folder) as recorder:
+        for step in range(2):
+            mask = np.array([[0, 1, 1], [0, 1, 1]])
+            samples = [("g0", 0), ("g0", 1)]
+            tokens = np.array([[5, 6, 7], [5, 8, 9]])
+            recorder.record(
+                "trajectory", step=step, samples=samples, tokens=tokens, loss_mask=mask, reward=np.array([1.0, 0.0])
+            )
+    return folder
+
+
+@pytest.mark.parametrize("only", [(), ("rewards-finite",)])
+def test_a_damaged_file_is_named_and_the_other_steps_are_judged(tmp_path, only):
+    damaged = sorted(two_steps(tmp_path / "run").rglob("trajectory/*"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    report = check(rldbg.open(tmp_path / "run"), only=only)
+    unread = [finding for finding in report.findings if finding.id == "unreadable"]
+    assert [finding.where for finding in unread] == ["step 0"]
+    assert damaged.name in unread[0].evidence[0] and "rewards-finite" in unread[0].evidence[1]
+    assert report.verdict == "fail" and "rewards-finite" in report.passed
+
+
+def test_what_no_step_shows_is_not_judged(tmp_path):
+    for damaged in two_steps(tmp_path / "run").rglob("trajectory/*"):
+        damaged.write_bytes(damaged.read_bytes()[:100])
+    report = check(rldbg.open(tmp_path / "run"), only=["rewards-finite"])
+    assert report.passed == () and "cannot be read" in report.not_applicable["rewards-finite"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from imagined_runs import ImaginedRun, log_softmax
-from rldbg.analysis.explain.log_probs import round_to
+from rldbg.analysis.explain.evidence import round_to
 from rldbg.analysis.noise.coarse_logits import logits_roundoff
 from rldbg.analysis.tolerances import roundoff_of
 

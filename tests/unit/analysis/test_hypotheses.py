@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from imagined_runs import PER_GROUP, SAMPLES, ImaginedRun, log_softmax
+from imagined_runs import PER_GROUP, SAMPLES, ImaginedRun, log_softmax, right_padded, with_first_token
 from rldbg.algorithms import grpo_advantages
 from rldbg.analysis.explain import Evidence, explain, hypotheses_of, ranked
 from rldbg.analysis.measure import non_finite_numbers
@@ -62,13 +62,6 @@ def first_unseen(inputs):
     attended = attended.copy()
     attended[np.arange(len(attended)), attended.argmax(1)] = 0
     return ids, attended
-
-
-def right_padded(inputs):
-    return tuple(
-        np.stack([np.roll(row, -int(seen.argmax())) for row, seen in zip(part, inputs[1], strict=True)])
-        for part in inputs
-    )
 
 
 def other_rank(amount):
@@ -169,13 +162,6 @@ def moved_by_padding(rows):
     """Groups 0 and 2 have shorter prompts than those they share batches with."""
     moved = moved_everywhere(rows)
     return [moved[n] if (n // PER_GROUP) % 2 == 0 else row for n, row in enumerate(rows)]
-
-
-def with_first_token(inputs):
-    ids, attended = (np.concatenate([part[:, :1] * 0, part], 1) for part in inputs)
-    first = attended.argmax(1)
-    ids[np.arange(len(ids)), first - 1], attended[np.arange(len(ids)), first - 1] = 55, 1
-    return ids, attended
 
 
 def with_another_token(inputs):

@@ -5,7 +5,7 @@ from itertools import cycle
 import numpy as np
 import pytest
 
-from imagined_runs import PER_GROUP, ImaginedRun
+from imagined_runs import PER_GROUP, ImaginedRun, right_padded, with_first_token
 from rldbg.algorithms import grpo_advantages
 from rldbg.analysis.explain import Explanation, explain, ranked
 from rldbg.analysis.measure import non_finite_numbers
@@ -36,21 +36,6 @@ def jitter(values, size=0.01):
 def two_that_are_the_mean(rewards):
     means = rewards.reshape(-1, PER_GROUP).mean(1).repeat(PER_GROUP)
     return np.where(np.isin(np.arange(len(rewards)), (1, 6)), means, rewards)
-
-
-def added_token(inputs):
-    ids, attended = (np.concatenate([part[:, :1] * 0, part], 1) for part in inputs)
-    first = attended.argmax(1)
-    ids[np.arange(len(ids)), first - 1], attended[np.arange(len(ids)), first - 1] = 55, 1
-    return ids, attended
-
-
-def harmless_padding(inputs):
-    """Moved from the left to the right, as a loop that pads on the right has it."""
-    return tuple(
-        np.stack([np.roll(row, -int(seen.argmax())) for row, seen in zip(part, inputs[1], strict=True)])
-        for part in inputs
-    )
 
 
 def hotter(_rows, *_):
@@ -102,8 +87,8 @@ NEAR = [
     ("offset", "old_log_probs", {"old": each(lambda row: row - 0.3 * (np.arange(len(row)) % 2))}),
     ("clipped", "old_log_probs", {"old": each(lambda row: jitter(np.maximum(row, -1.5)))}),
     ("temperature", "old_log_probs", {"old": lambda rows: jitter_rows(hotter(rows))}),
-    ("padding-attended", "old_log_probs", {"inputs": added_token, "old": each(uneven)}),
-    ("padding-side", "old_log_probs", {"inputs": harmless_padding, "old": hotter}),
+    ("padding-attended", "old_log_probs", {"inputs": with_first_token, "old": each(uneven)}),
+    ("padding-side", "old_log_probs", {"inputs": right_padded, "old": hotter}),
     ("of-rollout", "old_log_probs", {"old": each(uneven)}),
     ("of-reference", "old_log_probs", {"old": lambda _rows: jitter_rows(ImaginedRun().log_probs(-0.3)[0])}),
     ("rows-permuted", "old_log_probs", {"old": lambda rows: jitter_rows(rows[1:] + rows[:1])}),

@@ -9,6 +9,7 @@ import torch
 import rldbg
 from bigram_rollouts import LENGTH, WORDS, log_softmax, record, rollouts
 from rldbg.cli.application import run
+from rldbg.core import IncompleteDataError
 from rldbg.mismatch import explain_mismatch
 
 CLEAN = rollouts()
@@ -275,3 +276,18 @@ def test_values_on_whole_sequences_are_those_of_their_tokens(tmp_path, written):
         written(tmp_path / name, data)
         found = [item.id for item in explain_mismatch(rldbg.open(tmp_path / name)).causes]
         assert found == ([] if name == "clean" else [name])
+
+
+@pytest.mark.parametrize("kind", ["old_log_probs", "trajectory", "batch_inputs"])
+def test_a_step_that_cannot_be_read_is_left_out_and_told(tmp_path, kind, capsys):
+    sampled = PLANTED["temperature"].but(inputs=packed_rows(True))
+    record(tmp_path, sampled, sampled, sampled)
+    (damaged,) = (tmp_path / kind).glob("step_000001*")
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    report = explain_mismatch(rldbg.open(tmp_path))
+    assert [finding.where for finding in report.findings] == ["step 1"]
+    assert report.causes[0].id == "temperature" and set(report.parts["step"]) == {"0", "2"}
+    assert run(["mismatch", str(tmp_path)]) == 1
+    assert "step 1" in capsys.readouterr().out
+    with pytest.raises(IncompleteDataError, match=damaged.name):
+        explain_mismatch(rldbg.open(tmp_path), steps=[1])

@@ -50,6 +50,16 @@ def test_micro_batches_come_apart_as_they_were_joined(tmp_path):
         assert record.source.endswith("x.safetensors")
 
 
+@pytest.mark.parametrize(
+    "odd", [float("inf"), -(2**53) - 1, 2**60, b"x", [1, {"$a": 1}], np.float32(0.5), {"$int": 1}, {3: 4}, {}]
+)
+def test_one_odd_row_among_plain_ones_is_kept(tmp_path, odd):
+    plain = {"text": "a", "length": 3, "reward": 0.5, "correct": True, "error": None}
+    for row in ({"odd": odd, "text": "b"}, {"$odd": odd}, odd):
+        rows = [plain, row, dict(plain)]
+        assert native.decode(written(tmp_path, [micro(0, extra_fields=rows)])).read(0).fields["extra_fields"] == rows
+
+
 def test_a_field_may_be_missing_from_some_micro_batches(tmp_path):
     ragged = Ragged.from_rows([[1]], np.int64)
     records = [micro(0, a=np.ones(2)), micro(1, b=ragged), micro(2, a=np.zeros(3), c=None), micro(3)]

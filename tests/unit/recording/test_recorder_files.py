@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -233,11 +234,8 @@ def test_many_threads_record_at_once(tmp_path: Path) -> None:
             for step in range(20):
                 recorder.record(f"kind{number}", step=step, x=np.full(5_000, number * 1000 + step))
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(work, range(4)))
     found = {record.key[:2]: record.array("x") for record in rldbg.open(tmp_path).records()}
     assert len(found) == 80
     assert all((values == int(kind[4:]) * 1000 + step).all() for (kind, step), values in found.items())

@@ -12,7 +12,6 @@ from rldbg.analysis.explain.advantage_rules import (
     SLACK,
     Scored,
     advantages_by,
-    common_normalisations,
     rules_of,
     shape_of,
 )
@@ -27,7 +26,7 @@ from rldbg.analysis.explain.evidence import (
     largest,
     small,
 )
-from rldbg.analysis.explain.other_groups import groups_giving
+from rldbg.analysis.explain.other_groups import over_other_groups
 from rldbg.analysis.explain.passes import SideStep
 from rldbg.analysis.explain.permuted import permutation
 from rldbg.analysis.explain.subsets import turn_of
@@ -50,56 +49,6 @@ def normalisation(evidence: Evidence) -> Iterator[Explanation]:
             facts, made = {"a": a[0], "b": b[0]}, _by_rule(evidence, b[0])
             word = " ".join(filter(None, (shape_of(a[0]), shape_of(b[0]))))
             yield Explanation("advantage-normalisation", text, 0.0, SLACK, facts, together=word, recomputed=made)
-
-
-def over_other_groups(evidence: Evidence) -> Iterator[Explanation]:
-    """One side's advantages follow from its rewards by the other side's rule, but over groups of other samples."""
-    for label, right, wrong in evidence.directions:
-        sides = (evidence.a, evidence.b)
-        rules = rules_of(sides[right])
-        scored = Scored.of(sides[wrong])
-        names = [sample.sample.group_id for sample in scored.samples]
-        size = max((names.count(name) for name in set(names)), default=0)
-        if not rules or shape_of(rules[0]) or not np.isfinite(scored.advantages).all() or rules_of(sides[wrong]):
-            continue
-        for rule in rules:
-            made = _of_one_group(rule)
-            if made is None:
-                continue
-            groups = groups_giving(scored.advantages, scored.rewards, size, made, SLACK)
-            if groups:
-                one = ", ".join(str(scored.samples[place].sample) for place in groups[0])
-                text = (
-                    f"{label}'s advantages are rewards normalised by {rule}, as the other side's, but over groups of "
-                    f"{size} samples that are not its groups: {one} is one that gives the recorded numbers"
-                )
-                facts, shown = {"side": label, "rule": rule}, _over_groups(evidence, wrong, scored, groups, made)
-                yield Explanation("advantage-normalisation", text, 0.0, SLACK, facts, recomputed=shown)
-                break
-
-
-def _over_groups(
-    evidence: Evidence, wrong: int, scored: Scored, groups: list[list[int]], made: Callable[[np.ndarray], np.ndarray]
-) -> Recomputed | None:
-    """One side's advantages over these groups, beside those of both sides; None where the other lacks a sample."""
-    partners = {pair[wrong].sample: pair[1 - wrong].trained("advantages") for pair in evidence.samples}
-    given = [partners.get(sample.sample) for sample in scored.samples]
-    expected = np.zeros(len(scored.samples))
-    for group in groups:
-        expected[group] = made(scored.rewards[group])
-    known = [float(values[0][0]) for values in given if values is not None and values[0].size]
-    return Recomputed(np.asarray(known), scored.advantages, expected) if len(known) == len(expected) else None
-
-
-def _of_one_group(name: str) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What a common rule makes of the rewards of one group; None for other rules."""
-
-    def made(rewards: np.ndarray) -> np.ndarray:
-        rules = common_normalisations(rewards, np.zeros(len(rewards), dtype=int))
-        return next(values for rule, values in rules if rule == name)
-
-    known = [rule for rule, _ in common_normalisations(np.arange(3.0), np.zeros(3, dtype=int))]
-    return made if name in known else None
 
 
 def _of_other_steps(side: SideStep, rules: list[str]) -> list[str]:

@@ -225,6 +225,19 @@ class Evidence:
             self._tokens[name] = (columns[0], columns[1]) if columns else None
         return self._tokens[name]
 
+    def losses(self) -> list[dict[tuple[int, int], float | None]]:
+        """The losses of each side at this optimizer step, by rank and micro-batch."""
+        return [
+            {(item.rank, item.micro): item.number("loss", "loss") for item in side.in_update(self.update)}
+            for side in self.both
+        ]
+
+    def shared_losses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Those of the passes for which both sides have one."""
+        a, b = self.losses()
+        shared = [key for key, value in a.items() if value is not None and b.get(key) is not None]
+        return np.asarray([a[key] for key in shared], np.float64), np.asarray([b[key] for key in shared], np.float64)
+
     def rows(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """One quantity sample by sample, at the trained tokens of samples whose tokens are equal."""
         if not any(name in one.quantities for one, _ in self.now):
@@ -294,6 +307,13 @@ def fit_factor(x: np.ndarray, y: np.ndarray) -> float:
     """The k that brings k * x closest to y."""
     norm = float(x @ x)
     return float(x @ y) / norm if norm > 0 else 0.0
+
+
+def round_to(values: np.ndarray, mantissa_bits: int) -> np.ndarray:
+    """The nearest numbers with that many bits of mantissa."""
+    fraction, exponent = np.frexp(values)
+    nearest: np.ndarray = np.ldexp(np.round(fraction * 2.0**mantissa_bits) / 2.0**mantissa_bits, exponent)
+    return nearest
 
 
 def agree(a: np.ndarray | None, b: np.ndarray | None, noise: float) -> bool:

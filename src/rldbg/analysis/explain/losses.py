@@ -128,7 +128,7 @@ def one_term(evidence: Evidence) -> Iterator[Explanation]:
 
 def scaled(evidence: Evidence) -> Iterator[Explanation]:
     """Every loss is the other side's times one number."""
-    a, b = _first_losses(evidence)
+    a, b = evidence.shared_losses()
     if len(a) < 2:
         return
     factor = fit_factor(a, b)
@@ -142,17 +142,6 @@ def scaled(evidence: Evidence) -> Iterator[Explanation]:
     if abs(factor - 1) > 1e-3 and is_told:
         text = f"B's losses are A's times {factor:.6g}"
         yield applied("loss-scaled", text, a, b, factor * a, noise, {"factor": factor}, 0.95)
-
-
-def _first_losses(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
-    """The losses of both sides at this optimizer step, pass by pass."""
-    numbers = [
-        {(item.rank, item.micro): item.number("loss", "loss") for item in side.in_update(evidence.update)}
-        for _, side in evidence.sides
-    ]
-    shared = [key for key, value in numbers[0].items() if value is not None and numbers[1].get(key) is not None]
-    a, b = (np.asarray([side[key] for key in shared], dtype=np.float64) for side in numbers)
-    return a, b
 
 
 def _factor_of_gradients(evidence: Evidence) -> float | None:
@@ -191,10 +180,7 @@ def where_odd(hypothesis: Hypothesis) -> Hypothesis:
 
 def _odd_passes(evidence: Evidence) -> tuple[str, set[int]] | None:
     """The ranks, or else the micro-batches, whose losses differ at this optimizer step, if all of the others agree."""
-    numbers = [
-        {(item.rank, item.micro): item.number("loss", "loss") for item in side.in_update(evidence.update)}
-        for _, side in evidence.sides
-    ]
+    numbers = evidence.losses()
     known = {key for key, value in numbers[0].items() if value is not None}
     if not known or any(numbers[1].get(key) is None for key in known) or len(numbers[1]) != len(known):
         return None

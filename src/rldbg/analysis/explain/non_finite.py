@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, Hypothesis, largest
-from rldbg.analysis.explain.log_probs import round_to
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Hypothesis, largest, round_to
 
 _FLOAT16_LARGEST = 65504.0
 
@@ -46,14 +45,7 @@ def of_tensors(kind: str) -> Hypothesis:
 
 def of_losses(evidence: Evidence) -> Iterator[Explanation]:
     """Losses that are NaN or infinite."""
-    numbers = [
-        {(item.rank, item.micro): item.number("loss", "loss") for item in side.in_update(evidence.update)}
-        for _, side in evidence.sides
-    ]
-    shared = [key for key, value in numbers[0].items() if value is not None and numbers[1].get(key) is not None]
-    if shared:
-        a, b = (np.asarray([side[key] for key in shared], dtype=np.float64) for side in numbers)
-        yield from _one_side("losses", a, b)
+    yield from _one_side("losses", *evidence.shared_losses())
 
 
 def _one_side(what: str, a: np.ndarray, b: np.ndarray) -> Iterator[Explanation]:

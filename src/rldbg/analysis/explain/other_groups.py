@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from rldbg.analysis.explain.advantage_rules import SLACK, Scored, common_normalisations, rules_of, shape_of
+from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed
+
 AdvantageRule = Callable[[np.ndarray], np.ndarray]
 # Ways to divide samples grow without bound: where so many groups were tried, the search ends without an answer.
 _MOST_TRIED = 20_000
@@ -18,7 +21,57 @@ _MOST_TRIED = 20_000
 _FEWEST_REWARDS = 3
 
 
-def groups_giving(
+def over_other_groups(evidence: Evidence) -> Iterator[Explanation]:
+    """One side's advantages follow from its rewards by the other side's rule, but over groups of other samples."""
+    for label, right, wrong in evidence.directions:
+        sides = (evidence.a, evidence.b)
+        rules = rules_of(sides[right])
+        scored = Scored.of(sides[wrong])
+        names = [sample.sample.group_id for sample in scored.samples]
+        size = max((names.count(name) for name in set(names)), default=0)
+        if not rules or shape_of(rules[0]) or not np.isfinite(scored.advantages).all() or rules_of(sides[wrong]):
+            continue
+        for rule in rules:
+            made = _of_one_group(rule)
+            if made is None:
+                continue
+            groups = _groups_giving(scored.advantages, scored.rewards, size, made, SLACK)
+            if groups:
+                one = ", ".join(str(scored.samples[place].sample) for place in groups[0])
+                text = (
+                    f"{label}'s advantages are rewards normalised by {rule}, as the other side's, but over groups of "
+                    f"{size} samples that are not its groups: {one} is one that gives the recorded numbers"
+                )
+                facts, shown = {"side": label, "rule": rule}, _over_groups(evidence, wrong, scored, groups, made)
+                yield Explanation("advantage-normalisation", text, 0.0, SLACK, facts, recomputed=shown)
+                break
+
+
+def _over_groups(
+    evidence: Evidence, wrong: int, scored: Scored, groups: list[list[int]], made: AdvantageRule
+) -> Recomputed | None:
+    """One side's advantages over these groups, beside those of both sides; None where the other lacks a sample."""
+    partners = {pair[wrong].sample: pair[1 - wrong].trained("advantages") for pair in evidence.samples}
+    given = [partners.get(sample.sample) for sample in scored.samples]
+    expected = np.zeros(len(scored.samples))
+    for group in groups:
+        expected[group] = made(scored.rewards[group])
+    known = [float(values[0][0]) for values in given if values is not None and values[0].size]
+    return Recomputed(np.asarray(known), scored.advantages, expected) if len(known) == len(expected) else None
+
+
+def _of_one_group(name: str) -> AdvantageRule | None:
+    """What a common rule makes of the rewards of one group; None for other rules."""
+
+    def made(rewards: np.ndarray) -> np.ndarray:
+        rules = common_normalisations(rewards, np.zeros(len(rewards), dtype=int))
+        return next(values for rule, values in rules if rule == name)
+
+    known = [rule for rule, _ in common_normalisations(np.arange(3.0), np.zeros(3, dtype=int))]
+    return made if name in known else None
+
+
+def _groups_giving(
     advantages: np.ndarray, rewards: np.ndarray, size: int, rule: AdvantageRule, slack: float
 ) -> list[list[int]]:
     """A division of all samples into groups of one size by which the rule gives every advantage; empty where there is

@@ -53,11 +53,10 @@ def policy_version(evidence: Evidence) -> Iterator[Explanation]:
     gaps = [None if (name := trainer_name(side)) is None else _gap(side, name) for _, side in evidence.sides]
     own, other = gaps[int(lag_b > lag_a)], gaps[int(lag_b <= lag_a)]
     moved = _moved_in_a_step(behind)
+    text = f"tokens are labelled {lag_a} steps behind the policy in A and {lag_b} in B: old weights, or wrong labels"
+    unclear = Explanation("version-differs", text, parameters=facts, share=0.5)
     if own is None or other is None:
-        text = (
-            f"tokens are labelled {lag_a} steps behind the policy in A and {lag_b} in B: old weights, or wrong labels"
-        )
-        yield Explanation("version-differs", text, parameters=facts, share=0.5)
+        yield unclear
     elif _size(own) > _CLEARLY * max(_size(other), contexts.NOISE / _CLEARLY):
         text = f"the rollout's weights lag the policy by {lag_a} steps in A and {lag_b} in B: weights were not synced"
         yield Explanation("policy-version", text, parameters=facts)
@@ -69,10 +68,7 @@ def policy_version(evidence: Evidence) -> Iterator[Explanation]:
         )
         yield Explanation("version-label", text, parameters=facts)
     else:
-        text = (
-            f"tokens are labelled {lag_a} steps behind the policy in A and {lag_b} in B: old weights, or wrong labels"
-        )
-        yield Explanation("version-differs", text, parameters=facts, share=0.5)
+        yield unclear
 
 
 _CLEARLY = 4.0

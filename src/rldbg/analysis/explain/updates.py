@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from rldbg.analysis.explain.evidence import Evidence, Explanation, Recomputed, applied, fit_factor, largest, small
-from rldbg.analysis.explain.log_probs import round_to
+from rldbg.analysis.explain.evidence import (
+    Evidence,
+    Explanation,
+    Recomputed,
+    applied,
+    fit_factor,
+    largest,
+    round_to,
+    small,
+)
 from rldbg.analysis.explain.passes import SideStep
 
 Tensors = Mapping[tuple[str, int], np.ndarray]

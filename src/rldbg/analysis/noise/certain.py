@@ -83,12 +83,14 @@ def _first_token(evidence: Evidence, item: Certain) -> Place | None:
 
 
 def _differences(a: Side, b: Side, step: int, evidence: Evidence) -> Iterator[Certain]:
-    from rldbg.analysis.explain import advantages, log_probs, losses, ratios
+    from rldbg.analysis.explain import advantages, losses, other_passes, ratios
 
     yield from _held_weights(a, b, step)
     yield from odd_passes(evidence)
     yield from _of_rules(evidence, (advantages.normalisation,), Stage.ADVANTAGE, "is_loss_debug", "advantages")
-    yield from _of_rules(evidence, (log_probs.ratio_always_one,), Stage.OLD_LOG_PROBS, "old_log_probs", "old_log_probs")
+    yield from _of_rules(
+        evidence, (other_passes.ratio_always_one,), Stage.OLD_LOG_PROBS, "old_log_probs", "old_log_probs"
+    )
     yield from _of_rules(evidence, (ratios.form,), Stage.RATIO, "is_loss_debug", "prob_ratio")
     yield from _of_rules(evidence, losses.RULES, Stage.LOSS, "loss", "loss")
     yield from _of_tensors(evidence)
@@ -148,7 +150,7 @@ def _both_compute_coarsely(evidence: Evidence) -> bool:
 
 def _is_coarse(side: SideStep, kind: str, place: tuple[int, tuple[int, int]]) -> bool | None:
     """Whether all elements fit into eleven bits; None where there are too few that are not 0."""
-    from rldbg.analysis.explain.log_probs import round_to
+    from rldbg.analysis.explain.evidence import round_to
 
     tensors = side.tensors_of(kind, place)
     values = np.concatenate([value.ravel() for value in tensors.values()]) if tensors else np.empty(0)

@@ -6,7 +6,8 @@ with their dtype; `$map` pairs of a mapping whose keys JSON could not keep apart
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,21 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _mapping(value)
     if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
+        return value if isinstance(value, list) and _are_plain_rows(value) else [to_json(item) for item in value]
     return _tagged(value)
+
+
+def _are_plain_rows(rows: Sequence[Any]) -> bool:
+    """Whether JSON can say mappings, such as the extra fields of a batch, as they are: looked at all together."""
+    if set(map(type, rows)) != {dict} or 1 in set(map(len, rows)):  # one key may be a tag
+        return False
+    values = list(chain.from_iterable(map(dict.values, rows)))
+    if not set(map(type, values)) <= _SAME_IN_JSON | {int, float} or set(map(type, set().union(*rows))) != {str}:
+        return False
+    whole = [value for value in values if type(value) is int]
+    return all(map(math.isfinite, [value for value in values if type(value) is float])) and (
+        not whole or -_EXACT_INT <= min(whole) <= max(whole) <= _EXACT_INT
+    )
 
 
 def _is_same_in_json(value: Any) -> bool:

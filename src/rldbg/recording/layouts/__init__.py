@@ -75,7 +75,10 @@ def refuse_unrecognised(tree: Tree) -> Never:
         )
     names = [fact.name for fact in tree.files]
     if "run.json" in names:
-        raise IncompleteDataError(f"nothing is recorded in the run {tree.title}", "rldbg run --record -- COMMAND")
+        raise IncompleteDataError(
+            f"nothing is recorded in the run {tree.title}",
+            "record it: rldbg run --record -- COMMAND; if it was, `rldbg frameworks --run RUN` says why not",
+        )
     known = ", ".join(layout.name for layout in layouts())
     found = f"found {len(names)} files such as {', '.join(names[:3])}"
     raise IncompleteDataError(

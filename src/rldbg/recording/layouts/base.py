@@ -63,14 +63,16 @@ class Layout(ABC):
     name: ClassVar[str]
     looks_for: ClassVar[str]
     """What it is recognised by, for the message that lists what was looked for."""
+    files: ClassVar[re.Pattern[str]]
+    """The names of its files, where one of them is enough to recognise it."""
     grows: ClassVar[bool] = False
     """Whether the framework appends to files that are already visible."""
     is_regular: ClassVar[bool] = False
     """Whether every step should have the same ranks, and every rank its micro-batches without holes."""
 
-    @abstractmethod
     def recognises(self, tree: Tree) -> bool:
         """Whether these files are of this layout, by names and first bytes only."""
+        return any(True for _ in matches(tree, self.files))
 
     @abstractmethod
     def survey(self, tree: Tree) -> Listing:
