@@ -10,11 +10,12 @@ import click
 
 from rldbg.cli.groups import CommandGroup, NoCommandError
 from rldbg.cli.verbs import GROUPS, VERBS, documentation
-from rldbg.core import ExitCode, RldbgError
+from rldbg.core import ExitCode, IncompleteDataError, RldbgError
 from rldbg.version import __version__
 
 _PACKAGES = ("torch", "ray", "transformers", "numpy", "debugpy", "py-spy", "mcp")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 class LazyVerbs(CommandGroup):
@@ -112,16 +113,38 @@ def run(arguments: Sequence[str]) -> int:
         return _fail({"kind": "interrupted", "message": "interrupted", "hint": ""}, ExitCode.INTERRUPTED, wants_json)
     except BrokenPipeError:
         # The reader of stdout has closed it (`rldbg show | head`): do not flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _discard_output()
         return ExitCode.OK
     except OSError as error:
-        if error.errno not in _NO_ROOM:
-            return _report_bug(error, wants_json)
-        what = f"{error.filename or 'a file'} could not be written: {error.strerror}"
-        body = {"kind": "prerequisite", "message": what, "hint": "free space there, or choose another folder"}
-        return _fail(body, ExitCode.PREREQUISITE, wants_json)
+        return _explain_system_error(error, wants_json)
     except Exception as error:  # noqa: BLE001 - a bug of ours must still end in a clear message
         return _report_bug(error, wants_json)
+
+
+def _explain_system_error(error: OSError, wants_json: bool) -> int:
+    """A full disk and a file that may not be read are the user's to change; any other is a bug of ours."""
+    from rldbg.cli.output import STDOUT
+
+    if error.errno in _NO_ACCESS and error.filename is not None:
+        body = {
+            "kind": IncompleteDataError.kind,
+            "message": f"{os.fsdecode(error.filename)}: {error.strerror}",
+            "hint": "check the path, and who may read and write it",
+        }
+        return _fail(body, ExitCode.INCOMPLETE, wants_json)
+    if error.errno not in _NO_ROOM:
+        return _report_bug(error, wants_json)
+    if error.filename == STDOUT:
+        wants_json = False
+        _discard_output()
+    what = f"{error.filename or 'a file'} could not be written: {error.strerror}"
+    body = {"kind": "prerequisite", "message": what, "hint": "free space there, or choose another folder"}
+    return _fail(body, ExitCode.PREREQUISITE, wants_json)
+
+
+def _discard_output() -> None:
+    """What is still buffered for stdout cannot be written: Python must not try again as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _invoke(arguments: Sequence[str]) -> int:

@@ -57,6 +57,11 @@ def command(
 
     A running process is paused first. Leaving (q) keeps it stopped; `c` or `rldbg continue` resumes it. WHO may be left
     out when only one process is stopped. Type h at the prompt for its commands.
+
+    \b
+    rldbg attach policy/1                    a prompt on that rank
+    rldbg attach policy/1 -c "p loss" -c c   two commands, no prompt
+    rldbg attach RUN/crashes/FILE.json       after the job has ended
     """
     if who is not None and who.endswith(".json") and Path(who).exists():
         return _at_crash_file(Path(who), commands, as_json)

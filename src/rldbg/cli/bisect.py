@@ -39,6 +39,10 @@ def command(
 
     A is a recording with capsules or a Hugging Face folder; B is one too, or a folder written by SGLang's dumper or
     msprobe. Exit code 1 when a module differs by more than rounding.
+
+    \b
+    rldbg bisect A B --step 12                                two runs
+    rldbg bisect A A --step 12 --set-b model.dtype=bfloat16   two settings
     """
     from rldbg.bisection import bisect_runs
     from rldbg.reports.bisection import to_terminal

@@ -21,7 +21,7 @@ def command(
     """Run one pdb COMMAND in every stopped process selected by WHO.
 
     \b
-    rldbg cast all "p loss"      identical answers once, unusual ranks marked with !
+    rldbg cast all "p loss"      identical answers once, odd ranks marked !
     rldbg cast policy/0:4 n      four ranks step together
     """
     from rldbg.live import broadcast

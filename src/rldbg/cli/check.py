@@ -24,7 +24,13 @@ _FAIL_ON = {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WAR
     type=click.Path(path_type=Path),
     help="Write the metrics of --metrics to a .parquet file, or as TensorBoard events into a folder.",
 )
-@click.option("--fail-on", type=click.Choice(list(_FAIL_ON)), default="warning", help="What makes the exit code 1.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(list(_FAIL_ON)),
+    default="warning",
+    show_default=True,
+    help="What makes the exit code 1.",
+)
 def command(
     path: str | None,
     list_checks: bool,
@@ -36,7 +42,13 @@ def command(
     fail_on: str,
     as_json: bool,
 ) -> int:
-    """Check invariants of the recording at PATH: finite log probs, equal replicas, advantages that match rewards ..."""
+    """Check invariants of the recording at PATH: finite log probs, equal replicas, advantages that match rewards ...
+
+    \b
+    rldbg check RUN                                      every check on every step
+    rldbg check RUN --only first-ratio-is-one --step 3   one check on one step
+    rldbg check RUN --fail-on error                      warnings do not fail
+    """
     if list_checks:
         return _list(as_json)
     if path is None:

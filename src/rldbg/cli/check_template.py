@@ -28,6 +28,10 @@ def command(
 
     Conversations are rendered turn by turn, as a rollout does. Without --turns, --tools and --conversation, three
     standard ones are used: plain, with reasoning, and with a tool call. Exit code 1 when a property is broken.
+
+    \b
+    rldbg check-template ./model                        a folder with a tokenizer
+    rldbg check-template ./model --template new.jinja   another template
     """
     from rldbg.reports.template import to_terminal
     from rldbg.templates import (

@@ -73,7 +73,13 @@ def command(
     as_json: bool,
     **how: Any,
 ) -> int:
-    """Find the first stage, step, rank, sample and token where recording A and each of the others differ."""
+    """Find the first stage, step, rank, sample and token where recording A and each of the others differ.
+
+    \b
+    rldbg compare A B                      all common steps
+    rldbg compare A B --step 3             one step
+    rldbg compare A B --html report.html   a report to share
+    """
     # A process compares on one core. The threads that numpy would start for more are a quarter of its start-up.
     Environment().export("OPENBLAS_NUM_THREADS", "1")
     from rldbg.analysis import compare, noise_beside

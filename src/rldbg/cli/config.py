@@ -18,7 +18,12 @@ from rldbg.core import VARIABLES, Environment, redact
 
 @click.group("config", cls=CommandGroup)
 def command() -> None:
-    """Show the resolved configuration and where each value comes from."""
+    """Show the resolved configuration and where each value comes from.
+
+    \b
+    rldbg config show                      every setting
+    rldbg config show arithmetic steps=3   a recipe
+    """
 
 
 @verb("show")

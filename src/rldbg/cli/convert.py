@@ -34,6 +34,10 @@ def command(
     """Write the records of PATH (any layout that `rldbg show` opens) to the new folder OUT.
 
     What the format cannot carry is listed, and the exit code is then 1.
+
+    \b
+    rldbg convert RUN out --to parquet             every record
+    rldbg convert RUN out --to nexrl-pt --step 3   one step
     """
     from rldbg.recording import convert, open
     from rldbg.reports.findings import to_terminal

@@ -20,6 +20,10 @@ def command(run_folder: Path | None, only: str | None, bug: str | None, as_json:
     """Take the tour: record, find a bug, rerun a step, stop ranks, explain a hang and a crash, look at a report.
 
     Each command is printed and can be repeated. Ends with the address of the report.
+
+    \b
+    rldbg demo                the whole tour, about three minutes
+    rldbg demo --bug random   find a bug on your own
     """
     from rldbg.core import Run
     from rldbg.trainer.zoo import BUGS, find_bug
@@ -47,7 +51,7 @@ def command(run_folder: Path | None, only: str | None, bug: str | None, as_json:
         commands = [each._asdict() for each in stage.visited]
         print_json({"run": str(run.path), "seconds": seconds, "commands": commands, "report": address})
         return ExitCode.OK
-    print_line(f"\nThe tour took {seconds:.0f} s. Look at the runs in a browser: cd {run.path}; rldbg ui --open")
+    print_line(f"\nThe tour took {seconds:.0f} s. Look at the runs in a browser: cd {run.path}; rldbg ui . --open")
     if address:
         print_line(f"The report of the run with the bug: {address}")
     return ExitCode.OK

@@ -1,6 +1,7 @@
 """`rldbg doctor`: find the root cause of a failure and its fix; check this machine."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,11 @@ def command(
 
     With PATH (log files, folders, globs, a run, a Ray session, - for a pipe): find the root cause of the failure, with
     evidence and fix, or report that it is not in these logs and where to look.
+
+    \b
+    rldbg doctor logs/                      what broke the run
+    rldbg doctor --preflight train.sh       what the job will need
+    rldbg doctor --explain ray-actor-died   one known failure
     """
     from rldbg.doctor import Library
 
@@ -154,7 +160,11 @@ def _probes(probes: "list[ProbeResult]", *, verbose: bool, as_json: bool) -> int
     failed = any(probe.status == "fail" for probe in probes)
     nothing: dict[str, list[str]] = {"root_causes": [], "fallout": [], "next": []}
     passed = sum(probe.status == "pass" for probe in probes)
+    skipped = Counter(probe.reason for probe in probes if probe.status == "skip")
     said = f"{passed} of {len(probes)} checks passed, {len(bad)} need attention"
+    if skipped:
+        why = "; ".join(f"{reason}: {count}" for reason, count in skipped.items())
+        said += f", {skipped.total()} do not apply here ({why})"
     document = {"verdict": "found" if failed else "healthy", "probes": probes, **nothing}
     show(document, as_json, lambda: [probes_to_terminal(probes if verbose else bad), said])
     return ExitCode.FINDING if failed else ExitCode.OK

@@ -18,6 +18,11 @@ def command(name: str | None, run: Path | None, as_json: bool) -> int:
 
     Exit code 1 when the installed version of a framework lacks a function that rldbg hooks, or, with --run, when
     something was to be recorded and was never called.
+
+    \b
+    rldbg frameworks             all of them
+    rldbg frameworks NAME        one of them, with its hooks
+    rldbg frameworks --run RUN   what a run hooked
     """
     if run is not None:
         return _of_run(run, as_json)
@@ -31,10 +36,13 @@ def command(name: str | None, run: Path | None, as_json: bool) -> int:
 
 
 def _of_run(run: Path, as_json: bool) -> int:
+    from rldbg.core import IncompleteDataError, Run
     from rldbg.frameworks import nothing_hooked, read_hooks, recording_findings
     from rldbg.reports.frameworks import hooks_of_run
 
     processes = read_hooks(run)
+    if not processes and not Run(run).read():
+        raise IncompleteDataError(f"{run} is not a run folder", "give one of .rldbg/runs, as `rldbg run` prints it")
     nothing = nothing_hooked(run)
     findings = [*recording_findings(run), *([nothing] if nothing is not None else [])]
     document = {"processes": list(processes), "findings": [finding.to_dict() for finding in findings]}

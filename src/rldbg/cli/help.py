@@ -1,5 +1,6 @@
 """`rldbg help`: the documentation, which is part of the package and needs no network."""
 
+import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +20,10 @@ def command(topic: str | None, only_path: bool, as_json: bool) -> None:
     """Read a page of the documentation: of a verb, a problem (`hangs`), a framework, or any other.
 
     Without TOPIC, list all pages.
+
+    \b
+    rldbg help hangs     a problem
+    rldbg help compare   a verb
     """
     from rldbg.reports.documentation import page_to_terminal, titles_to_terminal
 
@@ -28,7 +33,7 @@ def command(topic: str | None, only_path: bool, as_json: bool) -> None:
         print_json({"pages": titles}) if as_json else print_result(titles_to_terminal(titles))
         return
     page = _find(topic, pages)
-    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"<!--.*?-->\s*", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     if as_json:
         print_json({"topic": topic, "path": str(page), "text": text})
     elif only_path:
@@ -42,7 +47,8 @@ def command(topic: str | None, only_path: bool, as_json: bool) -> None:
 def topics() -> dict[str, Path]:
     """Every page by its name below the documentation's folder, without its ending."""
     folder = documentation()
-    return {str(page.relative_to(folder).with_suffix("")): page for page in sorted(folder.rglob("*.md"))}
+    pages = {str(page.relative_to(folder).with_suffix("")): page for page in folder.rglob("*.md")}
+    return dict(sorted(pages.items()))
 
 
 def title_of(page: Path) -> str:

@@ -21,7 +21,7 @@ def command(roots: tuple[str, ...], with_http: bool, port: int, allow_control: b
     these are read, and files below this folder for `doctor`. Tools are read-only unless --allow-control is given.
 
     \b
-    claude mcp add rldbg -- rldbg mcp runs/     register it in an agent that starts it
+    claude mcp add rldbg -- rldbg mcp runs/     register it in an agent
     rldbg mcp runs/ --http                      print an address and a token
     """
     from rldbg.mcp import Workspace, serve_http, serve_stdio

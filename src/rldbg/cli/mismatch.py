@@ -35,7 +35,11 @@ def command(
     """Explain the gap between rollout and trainer log probs of RUN: shares per cause, and the tokens that show them.
 
     With a second recording, RUN's trainer is compared with the rollout of that one. Exit code 1 when they differ by
-    more than rounding.
+    more than rounding; 4 when they agree where both could be read, and some could not.
+
+    \b
+    rldbg mismatch RUN                     every step
+    rldbg mismatch RUN --step 12 --probe   test the causes on the model
     """
     if (engine or model) and not with_probe:
         raise UsageError("--engine and --model are for experiments", "add --probe")
@@ -60,4 +64,6 @@ def command(
             probed = probe(recording, step=chosen, samples=samples, engine=engine, checkpoint=model)
     document = {**report.to_dict(), **({"probe": probed.to_dict()} if probed else {})}
     show(document, as_json, lambda: to_terminal(report, probed))
-    return ExitCode.OK if report.agrees else ExitCode.FINDING
+    if not report.agrees:
+        return ExitCode.FINDING
+    return ExitCode.INCOMPLETE if report.findings else ExitCode.OK

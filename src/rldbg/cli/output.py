@@ -6,6 +6,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 QUIET = "rldbg.quiet"
+STDOUT = "<stdout>"
 
 
 def print_json(body: Mapping[str, Any]) -> None:
@@ -47,6 +49,9 @@ def print_error(error: Mapping[str, str], *, as_json: bool) -> None:
     if as_json:
         _write_line(json.dumps({"error": dict(error)}), sys.stdout)
         return
+    if error.get("kind") == "interrupted":
+        _write_line(error["message"], sys.stderr)  # by the user: not an error
+        return
     hint = f"\n  try: {visible(error['hint'])}" if error["hint"] else ""
     page = f"\n  see: rldbg help {error['topic']}" if error.get("topic") else ""
     _write_line(f"error: {visible(error['message'])}{hint}{page}", sys.stderr)
@@ -65,11 +70,13 @@ def console(*, stderr: bool = False) -> "Console":
 
 def print_result(renderable: "RenderableType") -> None:
     """Print a result on stdout; control characters in it are made visible."""
-    console().print(_Harmless(renderable))
+    with _naming_stdout():
+        console().print(_Harmless(renderable), crop=False)
 
 
 class _Harmless:
-    """A renderable whose texts have their control characters made visible; its own styles stay."""
+    """A renderable whose texts have their control characters made visible, and no blanks behind its lines; its own
+    styles stay."""
 
     def __init__(self, renderable: "RenderableType") -> None:
         self._renderable = renderable
@@ -77,8 +84,13 @@ class _Harmless:
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Segment]":
         from rich.segment import Segment
 
-        for segment in console.render(self._renderable, options):
-            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+        for line in Segment.split_lines(console.render(self._renderable, options)):
+            while line and not line[-1].control and not line[-1].text.rstrip(" "):
+                line.pop()
+            for segment in line:
+                text = segment.text.rstrip(" ") if segment is line[-1] else segment.text
+                yield segment if segment.control else Segment(visible(text), segment.style)
+            yield Segment.line()
 
 
 def print_line(text: str) -> None:
@@ -101,8 +113,19 @@ def is_quiet() -> bool:
 def _write_line(text: str, stream: TextIO) -> None:
     """In one write, so that ranks that share a stream do not mix lines; and flushed, because a verb may run for hours
     afterwards."""
-    stream.write(text + "\n")
-    stream.flush()
+    with _naming_stdout() if stream is sys.stdout else nullcontext():
+        stream.write(text + "\n")
+        stream.flush()
+
+
+@contextmanager
+def _naming_stdout() -> Iterator[None]:
+    """The system does not say that it is stdout that has no room."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = STDOUT
+        raise
 
 
 def visible(text: str) -> str:

@@ -12,7 +12,12 @@ from rldbg.cli.live_target import open_target, print_outcomes, target_options, t
 @click.argument("who")
 @target_options
 def command(who: str, run_dir: Path | None, ray_url: str | None, as_json: bool) -> int:
-    """Pause the running processes selected by WHO at their next line of Python."""
+    """Pause the running processes selected by WHO at their next line of Python.
+
+    \b
+    rldbg pause policy/1   one rank
+    rldbg pause all        every process
+    """
     with open_target(run_dir, ray_url) as client:
         processes = client.request("pause", who=who)["processes"]
         for process in processes:

@@ -61,7 +61,11 @@ _READERS = {"timeline": timeline, "report": report}
 @click.option("--workers", default="", metavar="PATTERNS", help="Workers to profile: shell patterns, comma separated.")
 @click.option("--ranks", default="", metavar="SEL", help="Ranks to profile: 0, 1,3, 0:8:2, policy/0, dp=0.")
 @click.option("--steps", default="", metavar="START:STOP", help="Steps to profile, from 1: 3:5 is steps 3 and 4.")
-@click.option("--tool", type=click.Choice(_TOOLS), help="[default: torch; nsys with NRL_NSYS_WORKER_PATTERNS]")
+@click.option(
+    "--tool",
+    type=click.Choice(_TOOLS),
+    help="Profiler, or phases alone.  [default: torch; nsys with NRL_NSYS_WORKER_PATTERNS]",
+)
 @click.option("--opt", "options", multiple=True, metavar="K[=V]", help="Set an option of the tool. Repeatable.")
 @click.option("--delay", "delay_s", type=click.FloatRange(min=0), default=0.0, help="Seconds before profiling starts.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for profiles.  [default: RUN/profiles]")
@@ -118,7 +122,10 @@ def command(
     if command and command[0] in _READERS:
         arguments = [*command[1:], *(["--json"] if as_json else [])]
         result: int = _READERS[command[0]].main(
-            arguments, prog_name=f"rldbg profile {command[0]}", standalone_mode=False
+            arguments,
+            prog_name=f"rldbg profile {command[0]}",
+            standalone_mode=False,
+            help_option_names=click.get_current_context().help_option_names,
         )
         return result
     if not command:

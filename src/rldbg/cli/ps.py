@@ -26,6 +26,10 @@ def command(run_dir: Path | None, ray_url: str | None, everything: bool, watch: 
       all   0   1,3   0:8:2   policy/0   *policy*   dp=0,tp=1:3   @PID
 
     With --ray, list all workers of a Ray cluster: drivers, actors, tasks and idle workers, with node, pid and state.
+
+    \b
+    rldbg ps              of the newest run with a live broker
+    rldbg ps --ray auto   of this machine's Ray cluster
     """
     from rldbg.live import dashboard_url, ray_workers
 

@@ -98,6 +98,11 @@ def command(
 
     A step with a capsule (debug.capsule=true) is executed whole; without one, the stages that the recording allows.
     With --loss, RUN is a saved batch: the loss runs on it with autograd and is compared with GRPO, DAPO and PPO.
+
+    \b
+    rldbg rerun RUN --step 5                                      the same?
+    rldbg rerun RUN --step 5 --set algorithm.entropy_coeff=0.01   what if?
+    rldbg rerun RUN --step 5 --loss my_loss:compute               your loss
     """
     if loss is not None:
         options["noise"] = _LOSS_NOISE if noise is None else noise

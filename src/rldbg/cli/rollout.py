@@ -48,13 +48,41 @@ _NOT_REPEATED = frozenset({"out", "run_folder", "sample", "as_json", "addrs", "s
 )
 @click.option("--reward", metavar="module:function", help="Reward function of a TRL rollout_func.")
 @click.option("--tokenizer", metavar="PATH|tiny", help="Tokenise in this process.  [default: on the servers]")
-@click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True)
-@click.option("--temperature", type=click.FloatRange(min=0), default=1.0, show_default=True)
-@click.option("--top-p", type=click.FloatRange(min=0, max=1, min_open=True), default=1.0, show_default=True)
-@click.option("--top-k", type=click.IntRange(min=1), help="[default: no limit]")
-@click.option("--stop-token-id", "stop_token_ids", type=click.IntRange(min=0), multiple=True)
+@click.option(
+    "--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Longest answer, in tokens."
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Temperature of sampling; 0 is greedy.",
+)
+@click.option(
+    "--top-p",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Sample from the likeliest tokens that make up this probability.",
+)
+@click.option(
+    "--top-k", type=click.IntRange(min=1), help="Sample from this many likeliest tokens.  [default: no limit]"
+)
+@click.option(
+    "--stop-token-id",
+    "stop_token_ids",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="End an answer at this token. Repeatable.",
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Base seed; each request gets its own.")
-@click.option("--concurrency", type=click.IntRange(min=1, max=20000), default=64, show_default=True)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1, max=20000),
+    default=64,
+    show_default=True,
+    help="Episodes at the same time.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -76,7 +104,11 @@ _NOT_REPEATED = frozenset({"out", "run_folder", "sample", "as_json", "addrs", "s
     show_default=True,
     help="Seconds to wait for a server's first answer.",
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="[default: RUN/generated/batch_data.pt]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File for the batch.  [default: RUN/generated/batch_data.pt]",
+)
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Run folder.  [default: a new one]")
 @click.option("--trace", is_flag=True, help="Write a timeline of every episode (Chrome trace).")
 @click.option(
@@ -92,6 +124,10 @@ def command(context: click.Context, /, workflow: str, overrides: tuple[str, ...]
     """Run WORKFLOW (module:name or file.py:name) on data, in one process, against running servers.
 
     OVERRIDES are AReaL's: rollout.enable_rollout_tracing=True, gconfig.max_new_tokens=64.
+
+    \b
+    rldbg rollout my_agent:Flow --data rows.jsonl --limit 16           some rows
+    rldbg rollout my_agent:Flow --data rows.jsonl --sample 3/1 --pdb   one, in pdb
     """
     from rldbg.core import Run
     from rldbg.inference.workflows import RolloutRequest, find_servers, rollout

@@ -103,6 +103,11 @@ def command(
 
     The script is never edited. --dry-run shows what is changed and how: it runs the script in a sandbox in which the
     commands are stubs.
+
+    \b
+    rldbg run --dry-run -- python train.py           show what would change
+    rldbg run --record -- python train.py            record every step
+    rldbg run --break train.py:88 scripts/train.sh   stop every rank at a line
     """
     from rldbg.doctor import RunSettings
     from rldbg.launch import run_armed

@@ -14,7 +14,13 @@ _NOTICED_S = 3.0
 
 @click.group("serve", cls=CommandGroup)
 def command() -> None:
-    """Start and manage servers that outlive the shell: inference, recordings, proxies, training services."""
+    """Start and manage servers that outlive the shell: inference, recordings, proxies, training services.
+
+    \b
+    rldbg serve up --model tiny --replicas 2   start; print the addresses
+    rldbg serve ls                             what runs
+    rldbg serve down --all                     stop everything
+    """
 
 
 @verb("ls", help="List servers and their state. Exit code 1 if one crashed or does not answer.")
@@ -41,7 +47,7 @@ def ls(as_json: bool) -> int:
 
 @verb("logs", help="Show the last lines of a server's log.")
 @click.argument("name")
-@click.option("--lines", "-n", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="Number of lines.")
 def logs(name: str, lines: int, as_json: bool) -> None:
     from rldbg.inference import Registry
 

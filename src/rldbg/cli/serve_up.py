@@ -55,7 +55,13 @@ timeout_option = click.option(
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Type of the weights.  [default: float32; sglang and vllm choose]",
 )
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Device of the model.",
+)
 @click.option(
     "--threads", type=click.IntRange(0), default=0, help="CPU threads per replica; 0 divides the cores among them."
 )

@@ -42,6 +42,11 @@ def command(
 
     PATH is a run folder, a dump folder, one kind's folder, one dump file, or a URL (s3://, https://). With --step,
     --kind or --rank: the fields of the matching records. With --sample: one sample, token by token.
+
+    \b
+    rldbg show RUN                          what is recorded, and is it whole
+    rldbg show RUN --step 3 --kind loss     the fields of records
+    rldbg show RUN --step 3 --sample g0/1   one sample
     """
     from rldbg.recording import open
 

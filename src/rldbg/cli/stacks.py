@@ -58,7 +58,7 @@ def command(
 
     \b
     Jobs that rldbg did not start need no preparation:
-      rldbg stacks --ray auto     all workers of this machine's Ray cluster, on all nodes
+      rldbg stacks --ray auto     this machine's Ray cluster, on all nodes
       rldbg stacks --ray URL      of the cluster with this dashboard, or HOST:PORT
       rldbg stacks --pid 1234     a process and its children
       rldbg stacks --torchrun     all torchrun workers of this host

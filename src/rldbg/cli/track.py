@@ -49,7 +49,7 @@ def command(
     \b
     rldbg track RUN --to tensorboard              into RUN/logs/tensorboard
     rldbg track RUN --to wandb --follow           while it trains
-    rldbg track RUN --prometheus 9464 --follow    newest step at http://127.0.0.1:9464/metrics
+    rldbg track RUN --prometheus 9464 --follow    newest step at :9464/metrics
     """
     from rldbg.tracking import RecordedSteps, grafana_dashboard
 

@@ -37,11 +37,15 @@ def command(
 
     RECIPE is a YAML file, or the name of a packaged recipe: `arithmetic` teaches a tiny model one-digit
     arithmetic on two CPU cores in about a minute.
+
+    \b
+    rldbg train arithmetic --in-process --record                     without Ray
+    rldbg train arithmetic --steps 10 algorithm.entropy_coeff=0.01   one key
     """
     from rldbg.cli.profile import asked_by_variables, profile_this_command
     from rldbg.core import Run
     from rldbg.recording import record_overrides
-    from rldbg.trainer import Reporting, read_recipe, train
+    from rldbg.trainer import Reporting, check_model, read_recipe, train
 
     if asked_by_variables():
         return profile_this_command(run_folder)
@@ -51,6 +55,7 @@ def command(
     # What --record enables, an override can disable again.
     recorded = record_overrides(record) if record is not None else []
     loaded = read_recipe(recipe, [*recorded, *overrides, *chosen], allow_partial=allow_partial)
+    check_model(loaded.recipe.model)  # before there is a folder of a run that cannot begin
     run = Run.create(name=loaded.recipe.name, path=run_folder)
     print_note(f"run folder: {run.path}")
     with _live_line(loaded.recipe.steps) as on_step:

@@ -40,6 +40,10 @@ def command(
     """Forward the Ray dashboard (and rldbg's broker) of a Slurm JOB or a Kubernetes RayCluster to this machine.
 
     Without JOB, use your running job; with several, you choose. Runs until interrupted or until the job ends.
+
+    \b
+    rldbg tunnel 2504248 --port 52640      a Slurm job
+    rldbg tunnel --k8s training/ray-math   a RayCluster
     """
     from rldbg.launch.tunnel import Host, RayCluster, Slurm, Wish, kubernetes_route, slurm_route
 

@@ -15,6 +15,9 @@ def command(path: str, layout: str | None, as_json: bool) -> int:
     """Read every file of a recording and report what is wrong with it.
 
     Exit code: 0 no problems, 1 findings, 4 no recording or no readable record.
+
+    \b
+    rldbg verify RUN   all files
     """
     from rldbg.recording import is_unreadable_whole, open
     from rldbg.reports.recording import verification_to_terminal

@@ -55,6 +55,11 @@ def command(
     """Check the steps of PATH (a run or its recording) against rules; with --follow, as they are recorded.
 
     An event pins the steps around it, so that a recorder that keeps only the last steps keeps them too.
+
+    \b
+    rldbg watch RUN                                       every recorded step
+    rldbg watch RUN --follow --stop                       stop at an event
+    rldbg watch RUN --when 'length > 2 * usual(length)'   a rule of your own
     """
     if list_rules:
         return _list(rules, as_json)

@@ -16,6 +16,10 @@ def command(action: str, run: str | None, engine: str | None, as_json: bool) -> 
 
     RUN is a recording of kind `weights`, whose sent and held names are matched; or a model folder, followed
     by the folder of the engine's weights. Exit code 1 when a tensor has no match.
+
+    \b
+    rldbg weights map       the rules
+    rldbg weights map RUN   the matches in a recording
     """
     from rldbg.reports.weights import mapping_to_terminal, rules_to_terminal
     from rldbg.weights import RULES, map_names, tensor_names

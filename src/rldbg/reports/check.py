@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from rldbg.analysis import CheckReport, MetricRow, metric_names
 from rldbg.reports.findings import to_terminal as findings_to_terminal
-from rldbg.reports.tables import table
+from rldbg.reports.tables import Table, table
 
 _STEPS_SHOWN = 10
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from rldbg.reports.findings import to_terminal as findings_to_terminal
+from rldbg.reports.tables import Table
 
 if TYPE_CHECKING:
     # With all hypotheses, which recordings that are equal do not need.
@@ -82,10 +82,11 @@ def _nearest(result: Comparison) -> Lines:
 
 
 def _stages(result: Comparison) -> Table:
-    table = Table(
-        "stage", "verdict", "compared", "beyond", "allowed", "max abs", "mean abs", "max rel", "NaN a/b", box=None
-    )
-    for row in result.stages():
+    rows = result.stages()
+    table = Table("stage", "verdict", "compared", "beyond", "allowed", "max abs", "mean abs", "max rel", box=None)
+    if any(any(row["nan"]) for row in rows):
+        table.add_column("NaN a/b")
+    for row in rows:
         mark = _MARKS[row["verdict"]]
         if row["stage"] == "config" and row["verdict"] != "equal":
             mark = "[yellow]≠ differs[/]"
@@ -93,10 +94,10 @@ def _stages(result: Comparison) -> Table:
             mark = "[dim]– nothing to compare[/]"
         elif row.get("follows"):
             mark = _FOLLOWS[row["verdict"]]
-        odd = "/".join(map(str, row["nan"])) if any(row["nan"]) else ""
+        odd = ["/".join(map(str, row["nan"]))] if any(row["nan"]) else []
         numbers = [f"{row[name]:.3g}" for name in ("max_abs", "mean_abs", "max_rel")]
         counts = [f"{row[name]:,}" for name in ("compared", "beyond", "allowed")]
-        table.add_row(row["stage"], mark, *counts, *numbers, odd)
+        table.add_row(row["stage"], mark, *counts, *numbers, *odd)
     return table
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
-from rich.table import Table
+
+from rldbg.reports.tables import Table
 
 _KEY = re.compile(r"(?P<indent> *)(?P<key>[^\s#:-][^:]*):(?: |$)")
 

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from rldbg.doctor import Cause, Diagnosis, Failure, ProbeResult
+from rldbg.doctor import Cause, Diagnosis, Failure, ProbeResult, Quote
 from rldbg.reports.findings import to_terminal as findings_to_terminal
 
 _STATUS = {"pass": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red"), "skip": ("-", "dim")}
@@ -20,6 +20,9 @@ def to_terminal(diagnosis: Diagnosis, *, verbose: bool = False) -> RenderableTyp
         parts.append(_cause(cause, first=number == 0))
     if diagnosis.first_error is not None:
         parts.append(_failure(diagnosis.first_error))
+    if diagnosis.also_says:
+        parts.append(Text("the log also says", "bold"))
+        parts += [_quoted(quote) for quote in diagnosis.also_says]
     if diagnosis.fallout:
         parts.append(_folded("consequences", diagnosis.fallout, verbose=verbose))
     if diagnosis.next:
@@ -64,6 +67,11 @@ def _cause(cause: Cause, *, first: bool) -> RenderableType:
     return Group(*lines)
 
 
+def _quoted(quote: Quote) -> RenderableType:
+    place = Text(f"{quote.file}:{quote.line}", "cyan", overflow="fold")
+    return Group(_indented(place), _indented(Text(quote.text, overflow="fold"), 4))
+
+
 def _failure(failure: Failure) -> RenderableType:
     who = f" {failure.place.speaker}" if str(failure.place.speaker) else ""
     lines: list[RenderableType] = [
@@ -71,6 +79,7 @@ def _failure(failure: Failure) -> RenderableType:
         _indented(Text(f"{failure.place.file}:{failure.place.line}{who}", "cyan", overflow="fold")),
         _indented(Text(failure.headline, overflow="fold"), 4),
     ]
+    lines += [_indented(Text(text, overflow="fold"), 4) for text in failure.more]
     lines += [_indented(Text(frame, "dim", overflow="fold"), 6) for frame in failure.frames[-_FRAMES_SHOWN:]]
     return Group(*lines)
 

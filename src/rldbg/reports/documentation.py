@@ -1,6 +1,5 @@
 """Pages of the documentation: their list, and one of them."""
 
-import re
 from collections.abc import Mapping
 
 from rich.console import RenderableType
@@ -14,4 +13,4 @@ def titles_to_terminal(titles: Mapping[str, str]) -> RenderableType:
 
 
 def page_to_terminal(text: str) -> RenderableType:
-    return Markdown(re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL), hyperlinks=False)
+    return Markdown(text, hyperlinks=False)

@@ -1,17 +1,18 @@
 """Frameworks: one row each, or one with its hooks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Column, Table
+from rich.padding import Padding
+from rich.table import Column
 from rich.text import Text
 
 from rldbg.agent.profiling import Hook
 from rldbg.core import Finding
 from rldbg.frameworks import CAPABILITIES, HookState, Support
 from rldbg.reports.findings import to_terminal as findings_to_terminal
+from rldbg.reports.tables import Table
 
 _STYLES = {"found": "green", "missing": "bold red"}
 
@@ -65,19 +66,25 @@ def hooks_of_run(processes: Sequence[Mapping[str, Any]], findings: Sequence[Find
     return Group(table, findings_to_terminal(findings))
 
 
-def _hook_lines(hooks: Sequence[HookState]) -> Iterator[Text]:
-    """Each hook with its state and how that was found out; a reason that several share is shown above them."""
-    for (state, reason), group in groupby(hooks, lambda each: (each.state, each.how if each.state != "found" else "")):
-        alike = list(group)
+def _hook_lines(hooks: Sequence[HookState]) -> Iterator[RenderableType]:
+    """Each hook with its state and how that was found out; a reason that several share is shown above them, once."""
+    by_reason: dict[tuple[str, str], list[HookState]] = {}
+    for each in hooks:
+        by_reason.setdefault((each.state, each.how if each.state != "found" else ""), []).append(each)
+    for (state, reason), alike in by_reason.items():
         style = _STYLES.get(state, "dim")
         if len(alike) > 1 and reason:
             yield Text.assemble((state, style), f": {reason}")
         for each in alike:
             if len(alike) > 1 and reason:
-                yield Text.assemble("    ", _hook_text(each), (_versions(each.hook), "dim"))
+                yield _indented(Text.assemble(_hook_text(each), (_versions(each.hook), "dim")))
             else:
                 yield Text.assemble((state, style), "  ", _hook_text(each))
-                yield Text(f"    {each.how}{_versions(each.hook)}", "dim")
+                yield _indented(Text(f"{each.how}{_versions(each.hook)}", "dim"))
+
+
+def _indented(text: Text) -> Padding:
+    return Padding(text, (0, 0, 0, 4), expand=False)
 
 
 def _hook_text(state: HookState) -> Text:

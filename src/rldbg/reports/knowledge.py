@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from rldbg.doctor import KnownFailure, Library
+from rldbg.reports.tables import Table
 
 _SHOWN = 20
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from rldbg.replay.loss import LossReport, ModelGradients
 from rldbg.reports.findings import to_terminal as findings_to_terminal
+from rldbg.reports.tables import Table
 
 
 def to_lines(report: LossReport) -> Iterator[RenderableType]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from rldbg.mismatch import METRICS, EngineScores, Factor, MismatchReport, ProbeReport
-from rldbg.reports.tables import table
+from rldbg.reports.findings import to_terminal as findings_to_terminal
+from rldbg.reports.tables import Table, table
 
 _FACTORS_SHOWN = 6
 _PARTS_SHOWN = 12
@@ -23,6 +23,8 @@ def to_terminal(report: MismatchReport, probed: ProbeReport | None = None) -> It
         )
     if probed is not None:
         yield from _probe(probed)
+    if report.findings:
+        yield findings_to_terminal(report.findings)
     for name, rows in report.parts.items():
         yield _metrics(name, dict(list(rows.items())[-_PARTS_SHOWN:]))
 

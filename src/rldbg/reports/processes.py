@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
+
+from rldbg.reports.tables import Table
 
 ProcessFacts = Mapping[str, Any]
 _STYLE = {"stopped": "bold yellow", "crashed": "bold red", "exited": "dim"}

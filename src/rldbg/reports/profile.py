@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rldbg.profiling import Merged, Plan, Profiled, ProfileReport, places_by_node
+from rldbg.reports.tables import Table
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _phases(report: ProfileReport) -> Table:
 def _roles(report: ProfileReport) -> Table:
     table = Table("role", "busy", "outside phases", "idle", "waits for the slowest", "slowest", title="bubbles")
     for row in report.roles:
-        slowest = f"{row.slowest} ({row.slowest_ratio:.2f} of the median, in {row.slowest_steps} steps)"
+        slowest = f"{row.slowest} ({row.slowest_ratio:.2f} times the median, in {row.slowest_steps} steps)"
         table.add_row(
             row.role,
             f"{row.busy_share:.1%}",

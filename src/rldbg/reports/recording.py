@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rldbg.core import Finding, by_severity, number_ranges
 from rldbg.recording import Record, Recording, Sample, Summary, TokenColumns, statistics_of
 from rldbg.reports.findings import to_terminal as findings_to_terminal
+from rldbg.reports.tables import Table
 from rldbg.reports.token_table import TokenListing
 
 _MAX_RANGES = 4

@@ -1,7 +1,6 @@
 """A re-executed step compared with its recording, stage by stage."""
 
-from rich.table import Table
-
+from rldbg.reports.tables import Table
 from rldbg.trainer.rerun import RerunReport, RerunStage
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from rldbg.core import Finding
 from rldbg.inference import Server
 from rldbg.reports.findings import to_terminal as findings_to_terminal
+from rldbg.reports.tables import Table
 
 
 def to_terminal(servers: Sequence[Server], states: Sequence[Sequence[str]]) -> Table:

@@ -8,13 +8,14 @@ from rldbg.agent.waits import is_users
 from rldbg.live import StackGroup, compress
 
 _SHOWN_FRAMES = 12
+_SHOWN_THREADS = 4
 
 
 def to_lines(groups: Sequence[StackGroup], *, brief: bool = False) -> Iterator[str]:
     """With `brief`, frames of libraries but the innermost are only counted."""
     for group in groups:
         yield ""
-        thread = f"  {group.thread}" if group.thread not in ("", "MainThread") else ""
+        thread = f"  {_named((group.thread, *group.others))}" if group.thread not in ("", "MainThread") else ""
         state = f"  raised {group.raised}" if group.raised else f"  waits {group.waiting}" if group.waiting else ""
         yield compress(group.who) + thread + state
         if group.unanswered:
@@ -24,6 +25,11 @@ def to_lines(groups: Sequence[StackGroup], *, brief: bool = False) -> Iterator[s
             yield from lines
         if len(shown) > _SHOWN_FRAMES:
             yield f"    ... {len(shown) - _SHOWN_FRAMES} more frames"
+
+
+def _named(threads: Sequence[str]) -> str:
+    more = f" and {len(threads) - _SHOWN_THREADS} more" if len(threads) > _SHOWN_THREADS else ""
+    return ", ".join(threads[:_SHOWN_THREADS]) + more
 
 
 def _brief(frames: Sequence[Message]) -> Iterator[list[str]]:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from rldbg.reports.tables import Table
 from rldbg.templates import Property, RenderedConversation, TemplateReport
 
 _STYLES = {"holds": "green", "broken": "bold red", "not tried": "dim"}

@@ -5,10 +5,10 @@ from typing import Literal, NamedTuple
 
 from rich import box
 from rich.console import Console, ConsoleOptions
-from rich.table import Table
 from rich.text import Text
 
 from rldbg.recording import TokenColumns
+from rldbg.reports.tables import Table
 
 _GAP = 2
 
@@ -37,21 +37,24 @@ class TokenListing:
             *([_Column("text", [escaped(text) for text in texts], "left")] if texts is not None else []),
             _Column("trained", marks, "center"),
         ]
-        # Long names are broken where their words end, so that more columns stand side by side.
         self._values = [
-            _Column(name.replace("_", "_\n"), [number(float(value)) for value in values])
-            for name, values in columns.columns.items()
+            _Column(name, [number(float(value)) for value in values]) for name, values in columns.columns.items()
         ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        for part in self._parts(options.max_width):
+        parts = list(self._parts(self._values, options.max_width))
+        if len(parts) > 1:
+            # Long names are broken where their words end, so that more columns stand side by side.
+            broken = [column._replace(title=column.title.replace("_", "_\n")) for column in self._values]
+            parts = list(self._parts(broken, options.max_width))
+        for part in parts:
             yield self._table([*self._fixed, *part])
 
-    def _parts(self, width: int) -> Iterator[list[_Column]]:
+    def _parts(self, values: list[_Column], width: int) -> Iterator[list[_Column]]:
         """The columns of values, as many at a time as stand beside the fixed ones."""
         room = width - sum(column.width + _GAP for column in self._fixed)
         part: list[_Column] = []
-        for column in self._values:
+        for column in values:
             if part and sum(known.width + _GAP for known in (*part, column)) - _GAP > room:
                 yield part
                 part = []

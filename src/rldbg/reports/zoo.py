@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich.table import Table
-
 from rldbg.analysis import Comparison
 from rldbg.reports.comparison import nearest_text
-from rldbg.reports.tables import table
+from rldbg.reports.tables import Table, table
 from rldbg.trainer.zoo import Bug, MatrixScore, ZooScore
 
 _WRONG = "  <- wrong"

@@ -32,7 +32,7 @@ def unknown_options(text: str):
         command, words = importlib.import_module(verbs[found[1]].module).command, found[2].split(" -- ")[0].split()
         while words and isinstance(command, click.Group) and words[0] in command.commands:
             command = command.commands[words.pop(0)]
-        named = [re.match(r"\[?(--[a-z][a-z_-]*)", word) for word in words]
+        named = [re.match(r"\[?(--[a-z][a-z0-9_-]*)", word) for word in words]
         yield from (f"{found[0]}: {match[1]}" for match in named if match and match[1] not in options(command))
 
 

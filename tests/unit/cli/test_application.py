@@ -143,16 +143,60 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert done.returncode == 0 and done.stderr == ""
 
 
-def test_a_full_disk_is_not_a_bug_of_ours():
+@pytest.mark.parametrize(("verb", "unbuffered"), [(["check", "--list"], ""), (["check", "--list", "--json"], "1")])
+def test_a_full_disk_is_not_a_bug_of_ours(verb, unbuffered):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "rldbg", "config", "show"],
+            [sys.executable, "-m", "rldbg", *verb],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
         )
-    assert done.returncode == 3 and "No space left on device" in done.stderr
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[0] == "error: <stdout> could not be written: No space left on device"
+    assert "Exception" not in done.stderr
+
+
+def test_closed_streams_are_not_a_bug_of_ours(tmp_path):
+    command = f"cd {tmp_path}; {sys.executable} -m rldbg check --list"
+    for closed in (">&-", "<&- >&- 2>&-"):
+        assert subprocess.run(["bash", "-c", f"{command} {closed}"], capture_output=True).returncode == 0, closed
+
+
+def test_characters_that_the_output_cannot_show_are_escaped(tmp_path):
+    import rldbg
+
+    with rldbg.Recorder(tmp_path / "run") as recorder:
+        recorder.record("trajectory", step=0, samples=[("g", 0)], tokens=[[1, 2]], loss_mask=[[0, 1]], reward=[1.0])
+    done = subprocess.run(
+        [sys.executable, "-m", "rldbg", "verify", str(tmp_path / "run")],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+    )
+    assert done.returncode == 0 and done.stdout.startswith(b"\\u2713 ")
+
+
+def test_a_file_of_someone_else_is_not_a_bug_of_ours(tmp_path, capsys, monkeypatch):
+    import rldbg.recording
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(tmp_path / "run.json"))
+
+    monkeypatch.setattr(rldbg.recording, "open", refuse)
+    assert run(["show", str(tmp_path)]) == 4
+    assert capsys.readouterr().err.splitlines()[0] == f"error: {tmp_path / 'run.json'}: Permission denied"
+
+
+def test_who_interrupts_a_verb_is_not_told_of_an_error(capsys, monkeypatch):
+    import rldbg.cli.config
+
+    def interrupt(as_json):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rldbg.cli.config, "_show_settings", interrupt)
+    assert run(["config", "show"]) == 130
+    assert capsys.readouterr().err.split() == ["interrupted"]
 
 
 def test_control_characters_from_files_do_not_reach_the_terminal():

@@ -64,3 +64,13 @@ def test_pictures_fetch_nothing_and_are_small():
         if file.suffix == ".svg":
             found = re.findall(r"https?://[^\s\"')]+", file.read_text(encoding="utf-8"))
             assert set(found) <= {"http://www.w3.org/2000/svg"}, file.name
+
+
+def test_help_shows_pages_without_their_remarks_in_the_order_of_names(capsys):
+    from rldbg.cli.application import run
+    from rldbg.cli.help import title_of, topics
+
+    assert run(["help", "hangs"]) == 0
+    assert "<!--" not in capsys.readouterr().out
+    assert list(topics()) == sorted(topics())
+    assert [name for name, page in topics().items() if "`" in title_of(page) and "/" not in name] == ["serve_fields"]

@@ -4,7 +4,10 @@ import select
 import subprocess
 import sys
 
-from rldbg.cli.output import print_error, print_json, print_line, print_note
+from rldbg.cli.output import print_error, print_json, print_line, print_note, print_result
+from rldbg.core import Finding, Severity
+from rldbg.reports.findings import to_terminal
+from rldbg.reports.tables import table
 
 
 def test_a_line_is_written_in_one_piece(monkeypatch):
@@ -36,3 +39,13 @@ def test_a_line_is_there_while_the_verb_goes_on():
         process.stdin.write(b"\n")
         process.stdin.close()
         assert ready and process.stdout.read() == b"here\n"
+
+
+def test_nothing_follows_the_text_of_a_line(capsys):
+    """A reader of a pipe gets the text, not the width of a terminal."""
+    long = Finding("id", Severity.ERROR, "here", ("word " * 60,), "cause")
+    print_result(to_terminal([long]))
+    print_result(table("one", "two", rows=[("a", ""), ("b", "longer")]))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert len([line for line in lines if line.startswith("    word")]) > 1
