@@ -53,6 +53,7 @@ FIRST = (
 THOROUGH = (
     "test_doctor_survival",
     "test_doctor_attempts",
+    "test_doctor_mixed",
     "test_noise",
     "test_hypotheses",
     "test_structure",

@@ -224,3 +224,19 @@ def _record(kind, *, fields, step=STEP, update=(0, 0), micro=0, rank=0, samples=
     key = RecordKey(kind, step, rank, micro, *update)
     fields = {name: np.asarray(value) if isinstance(value, float) else value for name, value in fields.items()}
     return Record(key=key, fields=fields, samples=tuple(samples), policy_version=policy_version)
+
+
+def right_padded(inputs):
+    """Padding moved from the left to the right, as a loop that pads on the right has it."""
+    return tuple(
+        np.stack([np.roll(row, -int(seen.argmax())) for row, seen in zip(part, inputs[1], strict=True)])
+        for part in inputs
+    )
+
+
+def with_first_token(inputs):
+    """A token before the first of every sample."""
+    ids, attended = (np.concatenate([part[:, :1] * 0, part], 1) for part in inputs)
+    first = attended.argmax(1)
+    ids[np.arange(len(ids)), first - 1], attended[np.arange(len(ids)), first - 1] = 55, 1
+    return ids, attended

@@ -12,7 +12,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rldbg.frameworks import RecordPlan, parameter_patterns
@@ -125,9 +124,7 @@ class RecordedLoop:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _place(self) -> dict[str, Any]:

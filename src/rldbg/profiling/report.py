@@ -248,14 +248,16 @@ def advise(phases: Sequence[PhaseRow], roles: Sequence[RoleRow], tails: Sequence
     """What to try, worst problem first; only what the numbers show."""
     said: list[tuple[float, str]] = []
     for role in roles:
+        idle = role.idle_share
         if role.processes > 1 and role.slowest_ratio >= _SLOW:
+            idle -= role.waits_for_slowest_share
             text = f"{role.slowest} works {role.slowest_ratio:.2f} times as long as its peers"
             said.append((role.waits_for_slowest_share, f"{text}: balance its data (by tokens), or check its host"))
-        if role.idle_share >= _IDLE:
-            text = f"{role.role} is idle for {role.idle_share:.0%} of a step"
+        if idle >= _IDLE:
+            text = f"{role.role} is idle for {idle:.0%} of a step"
             alone = "rldbg stacks shows what it waits for between its phases"
             others = "overlap it with the others (asynchronous rollouts), or give it fewer resources"
-            said.append((role.idle_share, f"{text}: {others if len(roles) > 1 else alone}"))
+            said.append((idle, f"{text}: {others if len(roles) > 1 else alone}"))
     for tail in tails:
         if tail.median_seconds and tail.longest_seconds >= _TAIL * tail.median_seconds and tail.cost_share >= 0.02:
             ratio = tail.longest_seconds / tail.median_seconds
@@ -280,4 +282,5 @@ def _step_of(span: PhaseSpan, bounds: dict[int, tuple[int, int]]) -> int | None:
 
 
 def _title(track: Track) -> str:
-    return track.worker if "/" in track.worker or track.rank is None else f"{track.worker} rank {track.rank}"
+    """As `rldbg ps` calls it."""
+    return track.worker if "/" in track.worker or track.rank is None else f"{track.worker}/{track.rank}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -107,20 +107,26 @@ class ThreadMeeting:
 
     def each(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """Runs one call per rank at the same time; when one fails, the others stop waiting and its error is raised."""
-        with ThreadPoolExecutor(self.size) as threads:
-            waiting = [threads.submit(self._guarded, call) for call in calls]
+        waiting: list[Future[Result]] = [Future() for _ in calls]
+        try:
+            for call, item in zip(calls, waiting, strict=True):
+                # Ctrl-C does not wait for what a rank computes: its thread ends with the process.
+                threading.Thread(target=self._guarded, args=(call, item), daemon=True).start()
             errors = [error for item in waiting if (error := item.exception()) is not None]
+        except BaseException:
+            self.barrier.abort()
+            raise
         if errors:
             self.barrier.reset()
             raise min(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError))
         return [item.result() for item in waiting]
 
-    def _guarded(self, call: Callable[[], Result]) -> Result:
+    def _guarded(self, call: Callable[[], Result], answer: Future[Result]) -> None:
         try:
-            return call()
-        except BaseException:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
             self.barrier.abort()
-            raise
+            answer.set_exception(error)
 
 
 class ThreadRanks:

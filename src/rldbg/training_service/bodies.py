@@ -1,7 +1,7 @@
 """Request bodies: read within a limit, decompressed within the same limit, parsed off the event loop."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -53,6 +53,13 @@ def parse_object(content: bytes) -> Mapping[str, Any]:
         return json_object(content)
     except BodyError as error:
         raise ServiceRequestError(str(error)) from error
+
+
+def refuse(body: Mapping[str, Any], unsupported: Iterable[str]) -> None:
+    """Fields that a client may only leave out, or set to nothing."""
+    for name in unsupported:
+        if body.get(name):
+            raise ServiceRequestError(f"{name} is not supported here")
 
 
 def decompress(content: bytes, limit_bytes: int) -> bytes:

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import tinker_messages
+from rldbg.training_service.bodies import refuse
 from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.request_order import digest_of, sequence_number
 from rldbg.training_service.routing import Handlers, ServiceTable
@@ -51,9 +52,7 @@ class TinkerSampling(Handlers):
 
     async def sample(self, request: Request) -> Response:
         body = await self._bodies.json(request)
-        for name in _UNSUPPORTED:
-            if body.get(name):
-                raise ServiceRequestError(f"{name} is not supported here")
+        refuse(body, _UNSUPPORTED)
         count = count_of(body, "num_samples", 1, 1, MOST_SAMPLES)
         if body.get("sampling_session_id") is not None:
             session = self._service.sampling.get(body["sampling_session_id"])

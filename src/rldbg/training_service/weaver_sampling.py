@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rldbg.training_service import weaver_json
+from rldbg.training_service.bodies import refuse
 from rldbg.training_service.datums import check_tokens, tokens_from_json
 from rldbg.training_service.errors import ServiceRequestError
 from rldbg.training_service.routing import Handlers, ServiceTable
@@ -114,9 +115,7 @@ class WeaverSampling(Handlers):
 
     async def _supported(self, request: Request) -> Mapping[str, Any]:
         body = await self._bodies.json(request)
-        for name in _UNSUPPORTED:
-            if body.get(name):
-                raise ServiceRequestError(f"{name} is not supported here")
+        refuse(body, _UNSUPPORTED)
         return body
 
     def _json(self, session: SamplingSession) -> dict[str, Any]:

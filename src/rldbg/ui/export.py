@@ -12,11 +12,11 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rldbg.core import RldbgError, SampleId, UsageError, explained_as
+from rldbg.core import IncompleteDataError, RldbgError, SampleId, UsageError, explained_as
 from rldbg.reports.json_text import to_json
 from rldbg.ui import run_pages
 from rldbg.ui.catalogue import Catalogue
@@ -44,6 +44,7 @@ def export_report(catalogue: Catalogue, folder: Path) -> dict[str, Any]:
     """Writes the report into a new or empty folder and returns where it is, its size, and what was left out."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not an empty folder", "choose another one for --export")
+    _refuse_nothing(catalogue)
     with explained_as(UsageError, OSError, f"cannot write {folder}", "choose another folder for --export"):
         (folder / "data").mkdir(parents=True)
         shutil.copytree(STATIC, folder / "static", ignore=shutil.ignore_patterns("index.html", "alone.js", *_DEBUGGING))
@@ -76,7 +77,7 @@ class _Answers:
         """A group is written as the answers for its samples and for itself, in one file."""
         path, is_group, rest = key.partition("/group?")
         answers = {key: answer}
-        if is_group:
+        if is_group and "error" not in answer:
             group, _, step = rest.rpartition("&")
             answers = {f"{path}/sample?{view['sample']}&{step}": view for view in answer}
             answers[key] = {"group": group, "step": int(step), "members": [group_member(view) for view in answer]}
@@ -159,11 +160,34 @@ def _samples(run: OpenedRun) -> Iterator[tuple[str, Any]]:
     steps = sorted({step for step, _ in groups}, key=lambda step: (not any(step == each for each, _ in urgent), step))
     for step in steps:
         ids = [id for (each, _), members in groups.items() if each == step for id in members]
-        views = {view["sample"]: view for view in sample_views(run, step, ids)}
+        try:
+            views = {view["sample"]: view for view in sample_views(run, step, ids)}
+        except RldbgError as error:
+            yield from _unread(run, step, [group for each, group in groups if each == step], ids, error)
+            continue
         for (each, group), members in groups.items():
             found = [views[str(id)] for id in dict.fromkeys(members) if str(id) in views] if each == step else []
             if found:
                 yield f"runs/{run.name}/group?{group}&{step}", found
+
+
+def _unread(
+    run: OpenedRun, step: int, groups: Sequence[str], ids: Sequence[SampleId], error: RldbgError
+) -> Iterator[tuple[str, Any]]:
+    """A step with a damaged file: what the server would say of its samples; the others are exported."""
+    for kind, name in [*(("group", group) for group in groups), *(("sample", str(id)) for id in ids)]:
+        yield f"runs/{run.name}/{kind}?{name}&{step}", {"error": error.to_dict()}
+
+
+def _refuse_nothing(catalogue: Catalogue) -> None:
+    """A report of nothing would look like one in which nothing is wrong."""
+    rows = run_pages.runs_page(catalogue)["runs"]
+    if not rows:
+        raise IncompleteDataError(
+            f"no runs found in {', '.join(map(str, catalogue.roots))}", "rldbg run --record -- COMMAND makes one"
+        )
+    if all("error" in row for row in rows):
+        raise IncompleteDataError(rows[0]["error"]["message"], rows[0]["error"]["hint"])
 
 
 def _is_broken(run: OpenedRun) -> bool:

@@ -12,14 +12,9 @@ from typing import Any
 import numpy as np
 
 from rldbg.core import Finding, IncompleteDataError
-from rldbg.recording import EncodedArray, Entry, Ragged, Record, Recording
+from rldbg.recording import EncodedArray, Entry, Ragged, Record, Recording, sample_entries
 from rldbg.ui.filtering import matching
 
-# A step's samples are those of the first of these kinds that the step has.
-KINDS_WITH_SAMPLES = (
-    *("trajectory", "prepared_trajectories", "datums", "old_log_probs", "forward_data", "is_loss_debug"),
-    *("batch_inputs", "validation"),
-)
 # How findings name a sample: with its step, or at any.
 _SAMPLE = re.compile(r"(?:step (\d+)\b.*?)?\bsample (.+?/\d+)")
 _TEXT_LIMIT = 200
@@ -53,7 +48,8 @@ class SampleTable:
 
     def pending(self, recording: Recording) -> list[Entry]:
         """The records with samples that are not part of the table yet, in the order of steps."""
-        return [entry for entry in sample_entries(recording.listing.entries) if entry not in self._done]
+        entries = sorted(sample_entries(recording.listing.entries), key=lambda entry: (entry.step, entry))
+        return [entry for entry in entries if entry not in self._done]
 
     def add(self, recording: Recording, entries: Sequence[Entry]) -> None:
         """Reads these records into the table; one that cannot be read is named and left out."""
@@ -127,17 +123,6 @@ class SampleTable:
                 for step, group, run in rows
             )
             self.columns["finding"] = np.array([*marks, None], object)[:-1]
-
-
-def sample_entries(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries whose rows are the samples of each step; of several passes over them, the first."""
-    places = {kind: place for place, kind in enumerate(KINDS_WITH_SAMPLES)}
-    first: dict[int, int] = {}
-    for entry in entries:
-        if entry.kind in places:
-            first[entry.step] = min(first.get(entry.step, len(places)), places[entry.kind])
-    chosen = [entry for entry in entries if not entry.epoch and places.get(entry.kind, -1) == first.get(entry.step)]
-    return sorted(chosen, key=lambda entry: (entry.step, entry))
 
 
 def _columns_of(record: Record) -> Iterator[tuple[str, np.ndarray]]:

@@ -86,7 +86,7 @@ def _carried(sample: SampleTokens, weigh: Weigh) -> dict[str, Any] | None:
     worst = int(np.argmax(np.where(np.isfinite(values), values, np.inf)))
     not_finite, largest = int((~np.isfinite(values)).sum()), float(values[worst])
     values = np.where(np.isfinite(values), values, 0.0)
-    both = sample.trained("rollout_log_probs", "old_log_probs") or sample.trained("rollout_log_probs", "log_probs")
+    both = sample.of_rollout_and_trainer()
     gaps = (
         np.abs(both[1].astype(np.float64) - both[0].astype(np.float64)) if both is not None and len(both[0]) else None
     )

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 
-import httpx
 import pytest
 import torch
 
@@ -17,6 +16,7 @@ from rldbg.inference.embedded.loading import embed, load_backend
 from rldbg.inference.embedded.text import PretrainedText
 from rldbg.inference.generation import GenerationJob, Outcome, PendingGeneration
 from rldbg.trainer import tiny_folder
+from served_application import client_of
 
 pytest.importorskip("llguidance", reason="the extra rldbg[constraints] is not installed")
 
@@ -44,12 +44,8 @@ def talk(parts):
     def run(scene):
         async def play():
             backend = embed(parts[0], text=PretrainedText(parts[1]), tokenizer=parts[1], name="bytes", device="cpu")
-            transport = httpx.ASGITransport(app=build_application(backend))
-            async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
-                try:
-                    return await scene(client)
-                finally:
-                    await backend.close()
+            async with client_of(build_application(backend)) as client:
+                return await scene(client)
 
         return asyncio.run(play())
 
@@ -410,13 +406,8 @@ def test_the_grammar_of_several_calls_gives_what_the_family_reads(parts, family)
 def test_a_constraint_that_no_token_can_meet_is_an_error_that_says_so(tmp_path, pattern, place):
     async def scene():
         backend = load_backend(tiny_folder(tmp_path / "tiny"), name="tiny", device="cpu")
-        transport = httpx.ASGITransport(app=build_application(backend))
-        async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
-            try:
-                body = {"messages": ASK, "regex": pattern, "max_tokens": 9}
-                return await client.post("/v1/chat/completions", json=body)
-            finally:
-                await backend.close()
+        async with client_of(build_application(backend)) as client:
+            return await client.post("/v1/chat/completions", json={"messages": ASK, "regex": pattern, "max_tokens": 9})
 
     answer = asyncio.run(scene())
     assert answer.status_code == 400 and place in answer.text and "no token of the model" in answer.text

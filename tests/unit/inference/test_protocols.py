@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 
-import httpx
 import pytest
 import torch
 from safetensors.torch import save
@@ -14,6 +13,7 @@ from rldbg.inference.application import Service, build_application
 from rldbg.inference.embedded.loading import embed
 from rldbg.trainer import CharacterTokenizer, ModelSettings, build_model
 from rounding import decided, near
+from served_application import client_of
 
 CHAT = {"messages": [{"role": "user", "content": "1+1="}]}
 GREEDY = {"temperature": 0, "ignore_eos": True}
@@ -33,12 +33,8 @@ def talk(model):
         async def play():
             backend = embed(model, text=Characters(), name="tiny", device="cpu")
             settings = Service(replicas=lambda: ["127.0.0.1:1"], **service)
-            transport = httpx.ASGITransport(app=build_application(backend, settings))
-            async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
-                try:
-                    return await scene(client)
-                finally:
-                    await backend.close()
+            async with client_of(build_application(backend, settings)) as client:
+                return await scene(client)
 
         return asyncio.run(play())
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import httpx
@@ -25,6 +24,7 @@ from rldbg.inference.proxy.generation_recorder import GenerationRecorder
 from rldbg.inference.proxy.protocol_readers import readers
 from rldbg.inference.recorded.backend import RecordedBackend
 from rldbg.inference.recorded.generations import RecordedGenerations
+from served_application import client_of
 
 CARD = ModelCard("m", "", 1 << 30, 1 << 30, frozenset({1}), "float32", UnreadText(), scores_prompts=False)
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"],
@@ -38,13 +38,6 @@ FORCED = {
     "/v1/messages": {"messages": ASK, "max_tokens": 90, "tools": [{"name": "weather", "input_schema": SCHEMA}],
                      "tool_choice": {"type": "any"}},
 }  # fmt: skip
-
-
-@asynccontextmanager
-async def client_of(application):
-    transport = httpx.ASGITransport(app=application)
-    async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
-        yield client
 
 
 def proxy_of(client, recorder):

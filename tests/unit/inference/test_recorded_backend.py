@@ -2,7 +2,6 @@
 
 import asyncio
 
-import httpx
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from rldbg.inference.recorded.backend import RecordedBackend
 from rldbg.inference.recorded.generations import RecordedGenerations
 from rldbg.inference.request_error import RequestError
 from rldbg.recording import Recorder
+from served_application import client_of
 
 CARD = ModelCard("m", "", 1 << 20, 1 << 20, frozenset({1}), "float32", NoText(), scores_prompts=False)
 
@@ -130,7 +130,7 @@ def test_nearest_answers_and_says_how_often_it_had_to(recording):
 def test_prompts_are_named_but_not_scored(recording):
     async def scene(backend):
         application = build_application(backend, Service(replicas=list))
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=application), base_url="http://s") as client:
+        async with client_of(application) as client:
             asked = {"input_ids": [5, 6], "return_logprob": True, "logprob_start_len": 0}
             named = await client.post("/generate", json=asked)
             scored = await client.post("/v1/completions", json={"prompt": [5, 6], "prompt_logprobs": 1})

@@ -5,7 +5,6 @@ import json
 import re
 from pathlib import Path
 
-import httpx
 import pytest
 
 from characters import Characters
@@ -16,6 +15,7 @@ from rldbg.inference.protocols import http
 from rldbg.inference.protocols.route_fields import QUERY_FIELDS, ROUTE_FIELDS
 from rldbg.inference.request_error import RequestError
 from rldbg.trainer import CharacterTokenizer
+from served_application import client_of
 
 MESSAGES = [{"role": "user", "content": "1+1="}]
 # What a route needs in order to answer; the others need nothing.
@@ -125,8 +125,7 @@ def talk(monkeypatch):
     def run(scene):
         async def play():
             application = build_application(OneToken())
-            transport = httpx.ASGITransport(app=application)
-            async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+            async with client_of(application) as client:
 
                 async def send(path, body):
                     seen.clear()
@@ -251,8 +250,7 @@ def ask():
     """One request with query parameters, of a server that has no model."""
 
     async def play(method, path, parameters):
-        transport = httpx.ASGITransport(app=build_application(OneToken()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+        async with client_of(build_application(OneToken())) as client:
             sent = (
                 {"content": b"x", "headers": {"Content-Type": "application/octet-stream"}} if "update" in path else {}
             )

@@ -3,7 +3,6 @@
 import asyncio
 import json
 
-import httpx
 import torch
 from safetensors.torch import save
 
@@ -12,6 +11,7 @@ from rldbg.inference.application import Service, build_application
 from rldbg.inference.embedded.loading import embed
 from rldbg.trainer import CharacterTokenizer, ModelSettings, build_model
 from rldbg.weights import Fingerprint, WeightSnapshot, faults_of, fingerprints
+from served_application import client_of
 
 NAME = "model.layers.1.mlp.up_proj.weight"
 
@@ -32,12 +32,8 @@ def test_what_was_sent_is_what_the_server_holds_until_a_tensor_changes_on_the_wa
 
     async def play():
         backend = embed(model, text=Characters(), name="tiny", device="cpu")
-        transport = httpx.ASGITransport(app=build_application(backend, Service(replicas=list)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
-            try:
-                return await held_after(client, sent, 1), await held_after(client, sent | {NAME: sent[NAME] * 0}, 2)
-            finally:
-                await backend.close()
+        async with client_of(build_application(backend, Service(replicas=list))) as client:
+            return await held_after(client, sent, 1), await held_after(client, sent | {NAME: sent[NAME] * 0}, 2)
 
     right, wrong = asyncio.run(play())
     sides = [WeightSnapshot("sent", version, 0, fingerprints(sent), {}) for version in (1, 2)]

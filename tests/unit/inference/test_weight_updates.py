@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.reduction import ForkingPickler
 
-import httpx
 import pytest
 import torch
 import torch.multiprocessing
@@ -24,6 +23,7 @@ from rldbg.inference.embedded.loading import load_backend
 from rldbg.inference.request_error import RequestError
 from rldbg.inference.serialized_tensors import named_tensors
 from rldbg.trainer import tiny_folder
+from served_application import client_of
 
 NAME = "model.embed_tokens.weight"
 
@@ -160,11 +160,7 @@ def model(tmp_path_factory):
 def served(model, scene):
     async def play():
         application = build_application(load_backend(model, name="tiny", device="cpu"))
-        transport = httpx.ASGITransport(app=application)
-        async with (
-            application.router.lifespan_context(application),
-            httpx.AsyncClient(transport=transport, base_url="http://server", timeout=120) as client,
-        ):
+        async with client_of(application) as client:
             return await scene(client)
 
     return asyncio.run(play())

@@ -215,6 +215,9 @@ def test_ranks_with_names_of_their_own_are_one_role(tmp_path: Path) -> None:
     )
     (role,) = [row for row in report.roles if row.processes == 4]
     assert (role.role, role.slowest, round(role.slowest_ratio, 6)) == ("lm_policy", "lm_policy-0-2", 3.0)
+    assert [text for text in report.advice if "lm_policy" in text] == [
+        "lm_policy-0-2 works 3.00 times as long as its peers: balance its data (by tokens), or check its host"
+    ], "what a role waits for its slowest rank is not told twice"
 
 
 def test_a_process_that_works_between_its_phases_is_not_idle(tmp_path: Path) -> None:

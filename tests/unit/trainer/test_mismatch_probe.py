@@ -1,12 +1,8 @@
 """`rldbg mismatch --probe` on real runs: the change that reproduces the recorded log probs is the planted one."""
 
-import asyncio
-import socket
-import threading
 from contextlib import contextmanager
 
 import pytest
-import uvicorn
 
 import rldbg
 from rldbg.cli.application import run
@@ -17,6 +13,7 @@ from rldbg.inference.embedded.loading import embed
 from rldbg.inference.embedded.text import NoText
 from rldbg.mismatch import probe
 from rldbg.trainer import Capsule, capsule_model, recipe_from_data
+from served_application import served
 from small_server import small_server
 
 HOT = {"inference": {"temperature": 0.8, "device": "cpu"}}
@@ -52,25 +49,12 @@ def test_an_engine_on_the_same_weights_agrees_with_the_trainer(base_run):
 
 
 @contextmanager
-def served(run, step):
+def served_step(run, step):
     """`rldbg serve` with the weights that a step started from; its address."""
     capsule = Capsule(rldbg.open(run), step)
     model = capsule_model(capsule, recipe_from_data(capsule.recipe, source="test")).to_transformers()
-    listener = socket.create_server(("127.0.0.1", 0))
-    servers = []
-
-    async def serve():
-        application = build_application(embed(model, text=NoText(), device="cpu"))
-        servers.append(uvicorn.Server(uvicorn.Config(application, log_level="error")))
-        await servers[0].serve(sockets=[listener])
-
-    thread = threading.Thread(target=asyncio.run, args=[serve()])
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        servers[0].should_exit = True
-        thread.join()
+    with served(lambda: build_application(embed(model, text=NoText(), device="cpu"))) as url:
+        yield url.removeprefix("http://")
 
 
 @pytest.mark.parametrize(("route", "temperature"), [("", 0.8), ("/v1", 1.0)])
@@ -78,7 +62,7 @@ def test_an_engine_with_old_weights_is_told_from_one_with_the_trainers(trained, 
     """Asked now, an engine that was not synced gives what the first version's weights give."""
     inference = {"temperature": temperature, "device": "cpu"}
     folder = trained("bug", zoo={"bug": "weights-not-synced-silently"}, inference=inference)
-    with served(folder, 0) as stale:
+    with served_step(folder, 0) as stale:
         words = [
             "mismatch",
             str(folder),
@@ -96,7 +80,7 @@ def test_an_engine_with_old_weights_is_told_from_one_with_the_trainers(trained, 
     assert "this change reproduces the engine's scores: all weights of version 0" in told
     assert report.engine.model_gap > 1e-2 and report.engine.raw == (temperature != 1)
     assert report.engine.rollout_gap is None if temperature != 1 else report.engine.rollout_gap < 1e-4
-    with served(folder, 1) as fresh:
+    with served_step(folder, 1) as fresh:
         report = probe(rldbg.open(folder), step=1, samples=2, engine=fresh + route)
     assert report.engine.model_gap < 1e-4 and report.engine.cause is None and report.cause.id == "weights"
 

@@ -1,6 +1,9 @@
 """The whole loop in one process: what is recorded, that it repeats itself, that it replays and resumes bit for bit."""
 
 import json
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from rldbg.analysis import compare
 from rldbg.core import IncompleteDataError, Run, UsageError
 from rldbg.recording.token_text import TokenText, find_tokenizer
 from rldbg.trainer import CharacterTokenizer, train
+from rldbg.trainer.in_process import ThreadMeeting
 
 SELF_HOSTED = {
     "trajectory",
@@ -199,3 +203,26 @@ def test_a_replay_starts_from_the_weights_of_the_run_it_replays(base_run, traine
 def test_other_settings_start_from_a_warm_start_of_their_own(base_run, trained):
     replayed = trained("other", seed=1, rollout_worker=replay_of(base_run))
     assert "from" not in json.loads((replayed / "run.json").read_text())["warm_start"]
+
+
+def test_an_interrupt_does_not_wait_for_what_a_rank_computes():
+    meeting, release = ThreadMeeting(2), threading.Event()
+
+    def rank():
+        release.wait(60)
+
+    def interrupted():
+        # As the kernel does on Ctrl-C: the main thread is woken wherever it waits.
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        release.wait(60)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            meeting.each([rank, interrupted])
+        assert time.monotonic() - started < 30
+        assert meeting.barrier.broken
+    finally:
+        signal.signal(signal.SIGINT, before)
+        release.set()

@@ -72,3 +72,11 @@ def test_the_recording_goes_into_the_run_folder_unless_it_is_told_elsewhere(trai
     elsewhere = trained.recipe(debug={"capsule": True, "dump_dir": "/somewhere"}).recording_plan(tmp_path, {})
     assert str(elsewhere.capsules.directory) == "/somewhere"
     assert elsewhere.capsules.enabled and not elsewhere.records.enabled
+
+
+def test_a_training_that_cannot_begin_leaves_no_run_folder(tmp_path, capsys):
+    from rldbg.cli.application import run
+
+    assert run(["train", "arithmetic", f"model.path={tmp_path / 'nowhere'}", "--run", str(tmp_path / "run")]) == 2
+    assert "no model at" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -46,13 +46,19 @@ def kept(folder: Path) -> list[int]:
     return list(rldbg.open(folder).steps("training_metrics"))
 
 
-def test_the_ring_keeps_the_last_steps_and_those_around_an_event(tmp_path: Path) -> None:
+def jumped(tmp_path: Path) -> tuple[Path, Watcher]:
+    """A recording that keeps five steps and was watched; of its thirty steps, one had a jump."""
     folder = tmp_path / "recording"
     watcher = Watcher(folder, WatchSettings(keep=5))
     with Recorder(folder, keep_last=5) as recorder:
         for step in range(30):
             record_steps(recorder, range(step, step + 1), **({"grad_norm": 50.0} if step == 12 else {}))
             watcher.look()
+    return folder, watcher
+
+
+def test_the_ring_keeps_the_last_steps_and_those_around_an_event(tmp_path: Path) -> None:
+    folder, watcher = jumped(tmp_path)
     (event,) = watcher.events
     assert (event.rule, event.step, event.pinned) == ("grad-norm-jump", 12, (10, 11, 12, 13, 14))
     assert kept(folder) == [10, 11, 12, 13, 14, 25, 26, 27, 28, 29]
@@ -86,12 +92,7 @@ def test_an_expression_that_fires_again_and_again_takes_no_room_from_another(tmp
 
 def test_what_was_reported_during_a_run_is_shown_after_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The ring has dropped most of the steps that made the event unusual."""
-    folder = tmp_path / "recording"
-    watcher = Watcher(folder, WatchSettings(keep=5))
-    with Recorder(folder, keep_last=5) as recorder:
-        for step in range(30):
-            record_steps(recorder, range(step, step + 1), **({"grad_norm": 50.0} if step == 12 else {}))
-            watcher.look()
+    folder, _ = jumped(tmp_path)
     for _ in range(2):
         code = command.main([str(folder), "--json"], standalone_mode=False)
         events = json.loads(capsys.readouterr().out)["events"]

@@ -463,3 +463,26 @@ def test_a_token_shows_in_how_many_layers_engine_and_trainer_agree(tmp_path):
         recorder.record("routing", step=0, micro=0, samples=samples, experts=trainer, expert_weights=weights)
     shown = client_of(tmp_path / "mixture").get("/api/runs/mixture/sample", params={"sample": "g/0"}).json()
     assert shown["columns"]["routing agreement"] == [1.0, 1.0, 0.5, 0.0, None]
+
+
+def exported(folder):
+    index = (folder / "data" / "index.js").read_text()
+    return json.loads(index.partition("= ")[2].rpartition(";")[0])["places"]
+
+
+def test_a_report_of_a_recording_with_a_damaged_file_has_the_other_steps(tmp_path):
+    from rldbg.cli.application import run as main
+
+    recording = two_turns(tmp_path / "small")
+    damaged = sorted(recording.rglob("trajectory/*"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    assert main(["ui", str(recording), "--export", str(tmp_path / "out")]) == 0
+    assert {"runs/small/check", "runs/small/metrics", "runs/small/group?g0&1"} <= exported(tmp_path / "out").keys()
+
+
+def test_no_report_of_nothing_is_written(tmp_path, capsys):
+    from rldbg.cli.application import run as main
+
+    (tmp_path / "empty").mkdir()
+    assert main(["ui", str(tmp_path / "empty"), "--export", str(tmp_path / "out")]) == 4
+    assert "holds no files" in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -65,6 +65,11 @@ class Form:
         """The tokens, and the version of the weights that made each."""
         return {"token_ids": outcome.tokens, "token_versions": outcome.versions} if self._with_ids else {}
 
+    def _new_ids(self, piece: AnswerPiece) -> dict[str, Any]:
+        """Those of a part of the answer; the last part also has the versions."""
+        ids = {} if piece.outcome is None else self._ids(piece.outcome)
+        return ids | ({"token_ids": list(piece.tokens)} if self._with_ids else {})
+
     def _token(self, token: int | str) -> str:
         if isinstance(token, str):
             return token
@@ -118,11 +123,7 @@ class CompletionForm(Form):
         part: dict[str, Any] = {"index": index, "text": piece.text} | finish_fields(piece.outcome)
         scores = self._logprobs(piece.tokens, piece.logprobs, piece.top) if self._with_logprobs else None
         part["logprobs"] = scores
-        if piece.outcome is not None:
-            part |= self._ids(piece.outcome)
-        if self._with_ids:
-            part["token_ids"] = list(piece.tokens)
-        return part
+        return part | self._new_ids(piece)
 
     def _logprobs(
         self, tokens: Sequence[int], logprobs: Sequence[float | None], top: Sequence[Likeliest]
@@ -180,11 +181,7 @@ class ChatForm(Form):
         part: dict[str, Any] = {"index": index, "delta": delta}
         part |= finish_fields(piece.outcome, calls=bool(before or said.calls))
         part["logprobs"] = self._logprobs(piece.tokens, piece.logprobs, piece.top)
-        if piece.outcome is not None:
-            part |= self._ids(piece.outcome)
-        if self._with_ids:
-            part["token_ids"] = list(piece.tokens)
-        return part
+        return part | self._new_ids(piece)
 
     def _logprobs(
         self, tokens: Sequence[int], logprobs: Sequence[float], top: Sequence[Likeliest]

@@ -82,7 +82,7 @@ def advantage_epsilon_of_one(original: Any, trajectories: Any, algorithm: Any, *
     return original(trajectories, replace(algorithm, epsilon=1.0), **options)
 
 
-@bug("rldbg.trainer.shards.grpo_advantages", stage="advantage", cause="advantage-normalisation", late=True)
+@bug(targets.ADVANTAGES, stage="advantage", cause="advantage-normalisation", late=True)
 def advantage_is_the_reward(_original: Any, rewards: Any, _groups: Any, **_options: Any) -> Any:
     """No baseline is subtracted."""
     return rewards.copy()

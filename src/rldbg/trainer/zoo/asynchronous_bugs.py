@@ -13,20 +13,19 @@ from rldbg.trainer.zoo.bug import Bug, bug
 from rldbg.trainer.zoo.turn_bugs import TURNS
 
 LONGER = ("steps=4",)
-_LOAD = "rldbg.inference.batch_sampler.Sampler.load_weights"
 _COLLECT = "rldbg.trainer.in_process.InProcessRollouts.collect"
 _KEY = "rldbg.trainer.rollout.sample_key"
 _COPIES = ("samples-duplicated", "samples-copied")
 
 
-@bug(_LOAD, stage="trajectory", cause="policy-version", overrides=LONGER, late=True)
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="policy-version", overrides=LONGER, late=True)
 def every_second_sync_skipped(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
     """The engine takes new weights at every second version only."""
     if policy_version % 2 == 0:
         original(sampler, weights, policy_version)
 
 
-@bug(_LOAD, stage="trajectory", cause="policy-version", overrides=LONGER, late=True)
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="policy-version", overrides=LONGER, late=True)
 def engine_two_versions_behind(original: Any, sampler: Any, weights: Any, policy_version: int) -> None:
     """The engine loads weights two versions late, and reports their own version."""
     queue = sampler.__dict__.setdefault("queue", [])
@@ -34,14 +33,14 @@ def engine_two_versions_behind(original: Any, sampler: Any, weights: Any, policy
     original(sampler, *queue[max(len(queue) - 3, 0)])
 
 
-@bug(_LOAD, stage="trajectory", cause="weights-not-synced", late=True)
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="weights-not-synced", late=True)
 def engine_restarted_from_checkpoint(original: Any, sampler: Any, weights: Any, policy_version: int) -> None:
     """The engine is restarted with the checkpoint that training began with, and reports the newest version."""
     first = sampler.__dict__.setdefault("first", {name: value.clone() for name, value in weights.items()})
     original(sampler, first, policy_version)
 
 
-@bug(_LOAD, stage="trajectory", cause=(), late=True)
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause=(), late=True)
 def embeddings_not_synced(original: Any, sampler: Any, weights: Any, policy_version: int) -> None:
     """Tied embeddings are skipped when weights are loaded."""
     own = {name: value.clone() for name, value in sampler._model.state_dict().items()}
@@ -56,7 +55,7 @@ def version_stamped_one_early(original: Any, conversation: Any, generation: Any)
 
 
 @bug(
-    "rldbg.inference.batch_sampler.Sampler.generate",
+    targets.GENERATE,
     stage="trajectory",
     cause="weights-not-synced",
     overrides=TURNS,

@@ -10,8 +10,7 @@ from rldbg.inference import Sampler
 from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.bug import Bug, bug
 
-_GENERATE = "rldbg.inference.batch_sampler.Sampler.generate"
-_RECORDED = (
+RECORDED_EXPERTS = (
     "++model.tiny.experts=4",
     "++debug.dump_options.weights=true",
     "++debug.dump_options.routing=true",
@@ -34,14 +33,14 @@ def _with_router(original: Any, sampler: Sampler, requests: Any, options: Any, c
         return original(sampler, requests, **options)
 
 
-@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-wrong-expert", overrides=_RECORDED, late=True)
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-wrong-expert", overrides=RECORDED_EXPERTS, late=True)
 def one_expert_swapped(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
     """Two experts are swapped when the stacked tensor is filled."""
     swapped = {_EXPERT.format(a, part): weights[_EXPERT.format(1 - a, part)] for a in (0, 1) for part in _PARTS}
     original(sampler, {**weights, **swapped}, policy_version)
 
 
-@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-stale", overrides=_RECORDED, late=True)
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="held-stale", overrides=RECORDED_EXPERTS, late=True)
 def one_expert_stale(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
     """The rank that holds one expert misses the broadcast."""
     own = sampler.weights()
@@ -50,7 +49,12 @@ def one_expert_stale(original: Any, sampler: Sampler, weights: Any, policy_versi
 
 
 @bug(
-    targets.LOAD_WEIGHTS, stage="trajectory", cause="held-quantised", overrides=_RECORDED, late=True, needs=("float32",)
+    targets.LOAD_WEIGHTS,
+    stage="trajectory",
+    cause="held-quantised",
+    overrides=RECORDED_EXPERTS,
+    late=True,
+    needs=("float32",),
 )
 def router_in_low_precision(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
     """The engine keeps the router's weights in bfloat16."""
@@ -64,7 +68,7 @@ def router_in_low_precision(original: Any, sampler: Sampler, weights: Any, polic
     original(sampler, {**weights, **rounded}, policy_version)
 
 
-@bug(_GENERATE, stage="trajectory", cause="routing-differs", overrides=_RECORDED, late=True)
+@bug(targets.GENERATE, stage="trajectory", cause="routing-differs", overrides=RECORDED_EXPERTS, late=True)
 def router_bias_in_the_engine(original: Any, sampler: Sampler, requests: Any, **options: Any) -> Any:
     """The engine adds the load-balancing bias of a checkpoint to the router's logits; the trainer has none."""
     import torch
@@ -74,13 +78,13 @@ def router_bias_in_the_engine(original: Any, sampler: Sampler, requests: Any, **
     )
 
 
-@bug(_GENERATE, stage="trajectory", cause="routing-differs", overrides=_RECORDED, late=True)
+@bug(targets.GENERATE, stage="trajectory", cause="routing-differs", overrides=RECORDED_EXPERTS, late=True)
 def router_sees_another_expert_order(original: Any, sampler: Sampler, requests: Any, **options: Any) -> Any:
     """The engine numbers experts by rank, so the router's choices reach their neighbours."""
     return _with_router(original, sampler, requests, options, lambda logits: logits.roll(1, -1))
 
 
-@bug(_GENERATE, stage="trajectory", cause="routing-top-k", overrides=_RECORDED, late=True)
+@bug(targets.GENERATE, stage="trajectory", cause="routing-top-k", overrides=RECORDED_EXPERTS, late=True)
 def engine_uses_one_expert(original: Any, sampler: Sampler, requests: Any, **options: Any) -> Any:
     """The engine reads the number of experts per token from another key and uses one."""
     layers = _mixtures(sampler)
@@ -94,7 +98,7 @@ def engine_uses_one_expert(original: Any, sampler: Sampler, requests: Any, **opt
             layer.chosen = count
 
 
-@bug(_GENERATE, stage="trajectory", cause="routing-weights", overrides=_RECORDED, late=True)
+@bug(targets.GENERATE, stage="trajectory", cause="routing-weights", overrides=RECORDED_EXPERTS, late=True)
 def expert_weights_not_normalised(original: Any, sampler: Sampler, requests: Any, **options: Any) -> Any:
     """The engine does not divide the weights of the chosen experts by their sum."""
     layers = _mixtures(sampler)

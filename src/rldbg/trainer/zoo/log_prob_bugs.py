@@ -64,7 +64,7 @@ def old_log_probs_of_the_reference(original: Any, worker: Any, micro: Any) -> An
         worker._model = model
 
 
-@bug("rldbg.trainer.policy.train_micro_batch", stage="old_log_probs", cause="ratio-always-one")
+@bug(targets.TRAIN_MICRO, stage="old_log_probs", cause="ratio-always-one")
 def old_log_probs_are_the_new_ones(original: Any, model: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
     """The ratio is taken against the log probs of the same pass, so it is always 1 and nothing is ever clipped."""
     import torch
@@ -129,7 +129,7 @@ def prompts_padded_on_the_right(original: Any, *arguments: Any, **options: Any) 
         yield replace(micro, batch=batch)
 
 
-@bug("rldbg.trainer.policy.train_micro_batch", stage="forward", cause="padding-in-mask", needs=("padding",))
+@bug(targets.TRAIN_MICRO, stage="forward", cause="padding-in-mask", needs=("padding",))
 def padding_in_the_mask(original: Any, model: Any, micro: Any, *arguments: Any, **options: Any) -> Any:
     """The response mask is all ones: padding after short answers is trained on."""
     micro.batch.response_mask.fill_(1)
@@ -146,7 +146,7 @@ def reference_moves_along(original: Any, worker: Any, micro: Any) -> Any:
         worker._reference = reference
 
 
-@bug("rldbg.trainer.learner.cut", stage="forward", cause="samples-repeated", needs=("ranks",))
+@bug(targets.CUT, stage="forward", cause="samples-repeated", needs=("ranks",))
 def ranks_share_their_data(original: Any, batch: Any, recipe: Any) -> Any:
     """No distributed sampler: every rank trains on what rank 0 was given."""
     shards = original(batch, recipe)

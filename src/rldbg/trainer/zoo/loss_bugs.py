@@ -48,13 +48,13 @@ def dual_clip(original: Any, name: str, new: Any, old: Any, advantages: Any, **o
     return replace(tokens, values=torch.where(advantages < 0, bounded, tokens.values))
 
 
-@bug("rldbg.algorithms.losses.importance_ratio", stage="gradient", cause="ratio-inverted")
+@bug(targets.RATIO, stage="gradient", cause="ratio-inverted")
 def ratio_inverted(original: Any, new: Any, old: Any) -> Any:
     """Old over new: 1 in the first pass all the same, but its gradient points the other way."""
     return original(old, new)
 
 
-@bug("rldbg.algorithms.losses.importance_ratio", stage="ratio", cause="ratio-capped")
+@bug(targets.RATIO, stage="ratio", cause="ratio-capped")
 def ratio_capped(original: Any, new: Any, old: Any) -> Any:
     """A truncation meant for the rollout correction is applied to the policy's own ratio."""
     return original(new, old).clamp(max=1.1)
@@ -119,13 +119,13 @@ def kl_coefficient_of_another_run(original: Any, policy: Any, entropy: Any, kl: 
     return original(policy, entropy, kl, **(options | {"kl_coeff": 10 * options["kl_coeff"]}))
 
 
-@bug("rldbg.trainer.steps.kl_divergence", stage="gradient", cause="kl-estimator")
+@bug(targets.KL, stage="gradient", cause="kl-estimator")
 def kl_estimator_k1(original: Any, new: Any, reference: Any, _estimator: str) -> Any:
     """The plain log ratio (k1): right on average, but its gradient does not pull towards the reference."""
     return original(new, reference, "k1")
 
 
-@bug("rldbg.trainer.steps.kl_divergence", stage="loss", cause="kl-estimator")
+@bug(targets.KL, stage="loss", cause="kl-estimator")
 def kl_estimator_k2(original: Any, new: Any, reference: Any, _estimator: str) -> Any:
     """Half the square of the log ratio (k2)."""
     return original(new, reference, "k2")
@@ -193,13 +193,13 @@ def ratio_against_the_reference(original: Any, result: Any, micro: Any, *argumen
     return original(result, replace(micro, old_log_probs=micro.reference_log_probs), *arguments, **options)
 
 
-@bug("rldbg.algorithms.losses.importance_ratio", stage="ratio", cause="ratio-capped", late=True)
+@bug(targets.RATIO, stage="ratio", cause="ratio-capped", late=True)
 def log_ratio_clamped(_original: Any, new: Any, old: Any) -> Any:
     """The log ratio is clamped to [-0.1, 0.1] before the ratio is clipped."""
     return (new - old).clamp(-0.1, 0.1).exp()
 
 
-@bug("rldbg.trainer.steps.combine_losses", stage="loss", cause="kl-coefficient", late=True)
+@bug(targets.COMBINE, stage="loss", cause="kl-coefficient", late=True)
 def kl_sign_flipped(original: Any, policy: Any, entropy: Any, kl: Any, **options: Any) -> Any:
     """The KL term is rewarded."""
     return original(policy, entropy, kl, **(options | {"kl_coeff": -options["kl_coeff"]}))

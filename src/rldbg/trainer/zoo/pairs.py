@@ -15,6 +15,7 @@ from typing import Any
 
 from rldbg.analysis import VERDICTS
 from rldbg.core import Environment, IncompleteDataError
+from rldbg.trainer.zoo.expert_bugs import RECORDED_EXPERTS
 from rldbg.trainer.zoo.judging import compared, failed_checks
 from rldbg.trainer.zoo.runs import ZooRunner
 
@@ -30,12 +31,6 @@ _REMOTE_SHAPE = (
     "model.tiny.hidden_size=64",
 )
 _REPLICAS = ("++inference.servers=2", "++debug.dump_options.weights=true")
-_EXPERTS = (
-    "++model.tiny.experts=4",
-    "++debug.dump_options.weights=true",
-    "++debug.dump_options.routing=true",
-    "++debug.dump_options.rollout_routing=true",
-)
 _REMOTE = (
     "mode=remote_api",
     "++debug.remote_api_dump_options.prepared_trajectories=true",
@@ -66,7 +61,7 @@ PAIRS: tuple[CleanPair, ...] = (
     CleanPair("other-seed", "different", ("seed",), ("seed=1",), replayed=False),
     CleanPair("bfloat16", "different", ("precision",), ("model.dtype=bfloat16",), replayed=False),
     CleanPair("two-replicas", "equal", base=_REPLICAS, replayed=False),
-    CleanPair("experts", "equal", base=_EXPERTS, replayed=False),
+    CleanPair("experts", "equal", base=RECORDED_EXPERTS, replayed=False),
 )
 
 

@@ -20,14 +20,14 @@ def group_shares_a_seed(original: Any, seed: int, step: int, sample: Any) -> Any
     return original(seed, step, sample._replace(run_id=0))
 
 
-@bug("rldbg.inference.batch_sampler.Sampler.load_weights", stage="trajectory", cause="policy-version")
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="policy-version")
 def weights_not_synced(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
     """The inference engine is given weights once and never again."""
     if policy_version == 0:
         original(sampler, weights, policy_version)
 
 
-@bug("rldbg.inference.batch_sampler.Sampler.load_weights", stage="trajectory", cause="weights-not-synced")
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="weights-not-synced")
 def weights_not_synced_silently(original: Any, sampler: Sampler, weights: Any, policy_version: int) -> None:
     """The engine says it has the new version, but its tensors are still those it started with."""
     if policy_version == 0:
@@ -130,7 +130,7 @@ def end_token_stripped(original: Any, sampler: Any, tokens: np.ndarray, logprobs
     return replace(generation, tokens=generation.tokens[:-1], logprobs=generation.logprobs[:-1])
 
 
-@bug("rldbg.inference.batch_sampler.Sampler.generate", stage="trajectory", cause="truncated")
+@bug(targets.GENERATE, stage="trajectory", cause="truncated")
 def answers_cut_short(original: Any, sampler: Any, requests: Any, *, max_new_tokens: int, temperature: float) -> Any:
     """The engine's own limit on new tokens is lower than the trainer's."""
     return original(sampler, requests, max_new_tokens=max_new_tokens - 1, temperature=temperature)
@@ -143,7 +143,7 @@ def prompt_begins_twice(original: Any, conversation: Any) -> None:
     original(conversation)
 
 
-@bug("rldbg.trainer.in_process.InProcessRollouts.publish", stage="trajectory", cause="precision", needs=("float32",))
+@bug(targets.PUBLISH, stage="trajectory", cause="precision", needs=("float32",))
 def weights_published_in_bfloat16(original: Any, rollouts: Any, weights: Any, policy_version: int) -> None:
     """Weights are rounded to bfloat16 on their way to the engine."""
     import torch
@@ -169,7 +169,7 @@ def seed_of_the_worker(original: Any, seed: int, step: int, sample: Any) -> Any:
     return original(seed + 1, step, sample)
 
 
-@bug("rldbg.inference.batch_sampler.Sampler.load_weights", stage="trajectory", cause="weights-not-synced", late=True)
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause="weights-not-synced", late=True)
 def weights_one_step_late(original: Any, sampler: Any, weights: Any, policy_version: int) -> None:
     """The engine is given the weights of the step before, under the new version's number."""
     kept = {name: value.clone() for name, value in weights.items()}
@@ -177,7 +177,7 @@ def weights_one_step_late(original: Any, sampler: Any, weights: Any, policy_vers
     sampler.waiting = kept
 
 
-@bug("rldbg.inference.batch_sampler.Sampler.load_weights", stage="trajectory", cause=(), late=True)
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause=(), late=True)
 def one_layer_not_synced(original: Any, sampler: Any, weights: Any, policy_version: int) -> None:
     """One tensor's name does not match and is skipped when weights are loaded."""
     own = sampler._model.state_dict()

@@ -9,10 +9,8 @@ from rldbg.trainer.zoo import targets
 from rldbg.trainer.zoo.asynchronous_bugs import LONGER
 from rldbg.trainer.zoo.bug import Bug, bug, replaced
 
-_GENERATE = "rldbg.inference.batch_sampler.Sampler.generate"
 
-
-@bug("rldbg.inference.batch_sampler.Sampler.load_weights", stage="trajectory", cause=(), late=True)
+@bug(targets.LOAD_WEIGHTS, stage="trajectory", cause=(), late=True)
 def weights_averaged_with_older_ones(original: Any, sampler: Any, weights: Any, policy_version: int) -> None:
     """The engine serves a moving average of the weights it was sent."""
     kept = sampler.__dict__.setdefault("average", {name: value.clone() for name, value in weights.items()})
@@ -21,7 +19,7 @@ def weights_averaged_with_older_ones(original: Any, sampler: Any, weights: Any, 
     original(sampler, kept, policy_version)
 
 
-@bug(_GENERATE, stage="trajectory", cause="weights-not-synced", late=True)
+@bug(targets.GENERATE, stage="trajectory", cause="weights-not-synced", late=True)
 def one_engine_not_synced(original: Any, sampler: Any, requests: Any, **options: Any) -> Any:
     """Every second request goes to an engine that still has the first weights, under the new version."""
     now = {name: value.clone() for name, value in sampler._model.state_dict().items()}

@@ -2,6 +2,7 @@
 
 RATIO = "rldbg.algorithms.losses.importance_ratio"
 SAMPLE_TOKENS = "rldbg.inference.batch_sampler.sample_tokens"
+GENERATE = "rldbg.inference.batch_sampler.Sampler.generate"
 LOAD_WEIGHTS = "rldbg.inference.batch_sampler.Sampler.load_weights"
 PUBLISH = "rldbg.trainer.in_process.InProcessRollouts.publish"
 SUM = "rldbg.trainer.distributed.sum_gradients"

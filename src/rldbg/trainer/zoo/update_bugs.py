@@ -24,7 +24,7 @@ def first_micro_batch_twice(original: Any, batch: Any, **options: Any) -> Iterat
     yield from [micros[0], *micros] if batch.old_log_probs else micros
 
 
-@bug("rldbg.trainer.policy.train_micro_batch", stage="gradient", cause="gradient-scaled")
+@bug(targets.TRAIN_MICRO, stage="gradient", cause="gradient-scaled")
 def accumulation_divides_again(original: Any, *arguments: Any, **options: Any) -> Any:
     """The loss is already a mean over the mini-batch and is divided by the number of micro-batches once more."""
     return original(*arguments, **(options | {"loss_scale": 0.5}))
@@ -66,13 +66,13 @@ def learning_rate_tenfold(original: Any, model: Any, optimizer: Any, *, rate: fl
     return original(model, optimizer, rate=rate * 10, max_grad_norm=max_grad_norm)
 
 
-@bug("rldbg.trainer.policy.make_optimizer", stage="parameter", cause="weight-decay")
+@bug(targets.OPTIMIZER, stage="parameter", cause="weight-decay")
 def weight_decay_by_default(original: Any, parameters: Any, settings: Any) -> Any:
     """The optimizer's default weight decay is on, embeddings and norms included."""
     return original(parameters, replace(settings, weight_decay=0.1))
 
 
-@bug("rldbg.trainer.policy.PolicyWorker._accumulate", stage="parameter", cause="replica-drift", needs=("ranks",))
+@bug(targets.ACCUMULATE, stage="parameter", cause="replica-drift", needs=("ranks",))
 def one_replica_drifts(original: Any, worker: Any, place: Any, shard: Any) -> Any:
     """A bit of one rank's memory is wrong: one of its parameters is not the other ranks'."""
     import torch
@@ -84,7 +84,7 @@ def one_replica_drifts(original: Any, worker: Any, place: Any, shard: Any) -> An
     return collected
 
 
-@bug("rldbg.trainer.policy.make_optimizer", stage="parameter", cause="parameters-frozen")
+@bug(targets.OPTIMIZER, stage="parameter", cause="parameters-frozen")
 def part_of_the_model_frozen(original: Any, parameters: Any, settings: Any) -> Any:
     """The optimizer is given half of the parameters."""
     every = list(parameters)
@@ -176,7 +176,7 @@ def learning_rate_not_decayed(original: Any, settings: Any, _step: int, steps: i
     return float(original(settings, 0, steps))
 
 
-@bug("rldbg.trainer.policy.make_optimizer", stage="parameter", cause="optimizer-epsilon", late=True)
+@bug(targets.OPTIMIZER, stage="parameter", cause="optimizer-epsilon", late=True)
 def optimizer_epsilon_too_large(original: Any, parameters: Any, settings: Any) -> Any:
     """Adam's epsilon is 1e-5, a thousand times the usual one."""
     return original(parameters, replace(settings, eps=1e-5))

@@ -137,6 +137,8 @@ R.crumbs = (view, kind, parts) => {
         R.h(kind === "compare" ? "a.on" : "a", { href: "#/compare" }, "Compare"),
       ]
       : []);
+  // On a narrow page the tabs scroll: the one that is open must be seen.
+  document.querySelector("#tabs .on")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 };
 
 R.copyCommand = () => R.copy(R.view.command(R.view.answer));

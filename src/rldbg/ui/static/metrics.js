@@ -117,6 +117,7 @@ R.views.mismatch = async (view) => {
   R.fill(view.main,
     R.h("h1", null, "Mismatch of rollout and trainer ",
       R.verdict(found.verdict === "agree" ? "equal within noise" : "different")), R.facts(flat(found.metrics)),
+    R.findings(found.findings, name),
     causes.length === 0 && R.h("p.empty", null, "They give the same log probs to the same tokens, up to rounding."),
     causes.length > 0 && R.h("p.muted", null, "How much of the gap between both log probs each cause accounts for."),
     causes.map((cause) =>

@@ -171,7 +171,7 @@ R.views.ranks = async (view) => {
           ? `${R.plural(answer.processes.length, "process").replace("processs", "processes")}`
           : "Not running"),
       !answer.alive
-        && R.h("p.muted", null, "The run has ended, or was never started by rldbg run. What is left of it is below."),
+        && R.h("p.muted", null, "The run has ended, or was never started by rldbg run. Crash files that it left are listed below."),
       answer.processes.length > 0
         && R.table(["select", "process", "state", "where", "since", "host", "pid", "action"],
           answer.processes.map((process) => [
@@ -256,7 +256,9 @@ R.views.ranks = async (view) => {
         R.h("details", { open: found.groups.length < 4 },
           R.h("summary", null, R.h("b", null, R.cut(group.who.join(", "), 200)),
             group.waiting_in ? R.h("span.muted", null, ` waits in ${group.waiting_in}`) : "",
-            group.thread ? R.h("span.muted", null, ` ${group.thread}`) : ""), group.frames.map(R.frame))
+            group.thread
+              ? R.h("span.muted", null, ` ${R.cut([group.thread, ...group.other_threads].join(", "), 200)}`)
+              : ""), group.frames.map(R.frame))
       )));
     } catch (error) {
       if (!(error instanceof R.Gone)) R.fill(stacks, R.errorCard(error));

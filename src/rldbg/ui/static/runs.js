@@ -24,7 +24,7 @@ R.views.runs = async (view) => {
     R.fill(list,
       answer.runs.length === 0
         ? R.h("p.empty", null, "No runs yet; this page checks again every few seconds.")
-        : R.table(["compare", "run", "state", "steps", "ranks", "samples", "size", "layout", "files", "check", "kinds"],
+        : R.table(["compare", "run", "state", "check", "files", "steps", "ranks", "samples", "size", "layout", "kinds"],
           answer.runs.map((run) => {
             const mark = R.h("input", {
               type: "checkbox",
@@ -50,13 +50,13 @@ R.views.runs = async (view) => {
               mark,
               name,
               R.state(run.state),
+              check,
+              run.healthy ? R.verdict("complete") : R.h("span", null, R.verdict("problems"), ` ${run.findings}`),
               run.steps ? R.span(run.steps) : "–",
               run.ranks,
               run.samples,
               R.bytes(run.bytes),
               run.layout,
-              run.healthy ? R.verdict("complete") : R.h("span", null, R.verdict("problems"), ` ${run.findings}`),
-              check,
               R.h("span.kinds", null, run.kinds.join(", ")),
             ];
           }), { id: "runs" }));
@@ -70,9 +70,10 @@ R.views.runs = async (view) => {
 };
 
 // A recording without a run says nothing of a process.
-R.state = (
-  state,
-) => (["running", "failed", "ended"].includes(state) ? R.verdict(state) : R.h("span.muted", null, state));
+R.state = (state) =>
+  ["running", "failed", "ended"].includes(state)
+    ? R.verdict(state)
+    : R.h("span.muted", null, state === "recording" ? "recording only" : state);
 
 R.span = (
   [first, last, count],
