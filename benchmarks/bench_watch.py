@@ -2,19 +2,24 @@
 
 The default recipe in one process, recorded as `--watch` records it, with a watcher beside it. Measured in the same run:
 all that the trainer does to record (columns, copies, orders), the part of it that looks for orders, and the step. The
-limit is a training that records nothing, 0 %; the goal is at most 1 %. The watcher's own processor time is printed too;
-it runs at the lowest priority.
+limit is a training that records nothing, 0 %; the goal is at most 1 %.
+
+Printed beside it: the processor time of the recorder's own threads, which a trainer loses as well while it is busy with
+Python and not with a GPU, a network or a file (one interpreter runs one thread at a time), and that of the watcher, a
+process of the lowest priority.
 
     python benchmarks/bench_watch.py [--quick]
 """
 
 import argparse
 import functools
+import itertools
 import json
 import resource
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -55,19 +60,22 @@ class Clock:
         setattr(owner, name, timed)
 
 
+def recorder_threads_s() -> float:
+    """Processor time so far of the threads that put records together and write them."""
+    own = [thread for thread in threading.enumerate() if "rldbg-" in thread.name]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0)) for thread in own)
+
+
 def measure(folder: Path, *, quick: bool) -> dict[str, float]:
     recorder, orders = Clock(), Clock()
     for name, value in vars(Observer).items():
         if callable(value) and not name.startswith("_"):
             recorder.around(Observer, name)
     orders.around(Orders, "obey")
-    steps: list[tuple[float, float, float]] = []
-    before = [0.0, 0.0, time.thread_time()]
+    marks = [(0.0, 0.0, time.thread_time(), 0.0)]
 
     def ended(_step: int, _metrics: dict[str, float]) -> None:
-        now = [recorder.seconds, orders.seconds, time.thread_time()]
-        steps.append((now[0] - before[0], now[1] - before[1], now[2] - before[2]))
-        before[:] = now
+        marks.append((recorder.seconds, orders.seconds, time.thread_time(), recorder_threads_s()))
 
     kinds = [f"++debug.dump_options.{kind}=true" for kind in WATCHED_KINDS if not kind.endswith("metrics")]
     recipe = read_recipe(
@@ -77,12 +85,17 @@ def measure(folder: Path, *, quick: bool) -> dict[str, float]:
     train(recipe, Run.create(name="bench", path=folder), reporting=Reporting(on_step=ended))
     process.close()
     watcher = resource.getrusage(resource.RUSAGE_CHILDREN)
+    steps = [[now - then for then, now in zip(*pair, strict=True)] for pair in itertools.pairwise(marks)]
     warm = steps[WARM_STEPS:]
-    step_s = statistics.median(step for _, _, step in warm)
+
+    def percent(column: int) -> float:
+        return round(100 * statistics.median(step[column] / step[2] for step in warm), 3)
+
     return {
-        "step_s": round(step_s, 4),
-        "recorder_percent": round(100 * statistics.median(spent / step for spent, _, step in warm), 3),
-        "orders_percent": round(100 * statistics.median(spent / step for _, spent, step in warm), 4),
+        "step_s": round(statistics.median(step[2] for step in warm), 4),
+        "recorder_percent": percent(0),
+        "orders_percent": percent(1),
+        "recorder_threads_percent": percent(3),
         "watcher_s_per_step": round((watcher.ru_utime + watcher.ru_stime) / len(steps), 4),
         "limit_percent": 0.0,
         "goal_percent": 1.0,

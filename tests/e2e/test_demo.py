@@ -39,6 +39,16 @@ def test_the_tour_finds_what_it_promises(tour):
     assert (folder / "report" / "index.html").as_uri() in said
 
 
+def test_its_last_advice_shows_the_runs_of_the_tour(tour, tmp_path, monkeypatch):
+    folder, said = tour
+    (advice,) = re.findall(r"cd (\S+); (rldbg ui .*) --open$", said, re.MULTILINE)
+    assert Path(advice[0]) == folder
+    monkeypatch.chdir(folder)
+    assert run([*shlex.split(advice[1])[1:], "--export", str(tmp_path / "out")]) == 0
+    index = (tmp_path / "out" / "data" / "index.js").read_text()
+    assert '"runs/first"' in index and '"runs/second"' in index
+
+
 @pytest.mark.timeout(600)
 def test_commands_of_readme_and_docs_print_what_is_shown(tour, capsys, monkeypatch):
     """Blocks marked with `run`, in this process and in the tour's folder; every line shown below a block is printed."""

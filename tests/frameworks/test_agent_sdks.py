@@ -1,49 +1,24 @@
 """The published SDKs of agents, unchanged, against the embedded server through the proxy, and then its recording."""
 
-import asyncio
 import json
 import subprocess
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 from client_environments import environment_with
 
 from byte_model import byte_folder
-from rldbg.core import listen
 from rldbg.inference.application import build_application
 from rldbg.inference.embedded.loading import load_backend
 from rldbg.inference.protocols.route_fields import ROUTE_FIELDS
 from rldbg.inference.proxy.application import build_proxy
 from rldbg.inference.proxy.generation_recorder import GenerationRecorder
+from served_application import served
 
 SDKS = ("openai>=3.4", "anthropic", "openai-agents", "litellm", "inspect_ai", "verifiers", "langchain-openai",
         "langchain-anthropic")  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@contextmanager
-def served(build):
-    """An application on a port of its own; it is built inside of its event loop."""
-    listener = listen("127.0.0.1", 0)
-    servers = []
-
-    async def serve():
-        config = uvicorn.Config(build(), log_level="warning", lifespan="on", timeout_graceful_shutdown=2)
-        servers.append(uvicorn.Server(config))
-        await servers[0].serve(sockets=[listener])
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        servers[0].should_exit = True
-        thread.join(60)
-        listener.close()
 
 
 def recorded(folder, model):

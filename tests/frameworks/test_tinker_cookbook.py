@@ -8,17 +8,16 @@ import json
 import math
 import os
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import cookbook_material
 import pytest
 from client_environments import environment_with
+from serve_shell import RLDBG, serving
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 COOKBOOK = ("tinker-cookbook[math-rl]==0.5.8", "tinker==0.36.0")
-RLDBG = Path(sys.executable).with_name("rldbg")
 SMALL = ("batch_size=4", "group_size=8", "max_tokens=20", "learning_rate=1e-3")
 
 
@@ -41,14 +40,10 @@ def service(hub, home, recording):
     """The environment of a client of a service that records its first model."""
     dump = {"WEAVER_DEBUG_DUMP_ENABLED": "1", "WEAVER_DEBUG_DUMP_DIR": str(recording),
             "WEAVER_DEBUG_DUMP_OPTIONS": "datums,batch_inputs,forward_data,loss,training_metrics"}  # fmt: skip
-    environment = os.environ | hub | {"RLDBG_HOME": str(home)}
-    command = [RLDBG, "serve", "up", "--backend", "train", "--model", cookbook_material.MODEL, "--json"]
-    up = subprocess.run(command, capture_output=True, text=True, env=environment | dump, timeout=120)
-    assert up.returncode == 0, up.stdout + up.stderr
-    try:
-        yield environment | {"TINKER_BASE_URL": f"http://{json.loads(up.stdout)['server']['addresses'][0]}"}
-    finally:
-        subprocess.run([RLDBG, "serve", "down", "--all"], env=environment, check=True, timeout=60, capture_output=True)
+    variables = hub | {"RLDBG_HOME": str(home)}
+    words = ("--backend", "train", "--model", cookbook_material.MODEL)
+    with serving(home, *words, variables=hub | dump) as started:
+        yield os.environ | variables | {"TINKER_BASE_URL": f"http://{started['addresses'][0]}"}
 
 
 def run(cookbook, environment, folder, *command):

@@ -1,24 +1,21 @@
 """TRL's GRPOTrainer in vLLM-server mode, its own loop unchanged, against `rldbg serve`: weights go over HTTP."""
 
-import asyncio
 import json
-import threading
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-import uvicorn
 from client_environments import ROOT, TRL, environment_with
 from real_runs import rldbg
 from safetensors.numpy import load_file
 
-from rldbg.core import listen
 from rldbg.inference.application import Service, build_application
 from rldbg.inference.embedded.loading import load_backend
 from rldbg.recording import open as open_recording
 from rldbg.trainer import tiny_folder
 from rldbg.weights import faults_of, snapshots_of
+from served_application import served
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -27,22 +24,13 @@ pytestmark = pytest.mark.timeout(600)
 def server(tmp_path):
     """The address of a server in this process, and its model's folder."""
     model = tiny_folder(tmp_path / "tiny")
-    listener, servers = listen("127.0.0.1", 0), []
 
-    async def serve():
+    def application():
         backend = load_backend(model, name="tiny", device="cpu")
-        application = build_application(backend, Service(logprob_mode="sampled"))
-        servers.append(uvicorn.Server(uvicorn.Config(application, log_level="warning", timeout_graceful_shutdown=2)))
-        await servers[0].serve(sockets=[listener])
+        return build_application(backend, Service(logprob_mode="sampled"))
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", model
-    finally:
-        servers[0].should_exit = True
-        thread.join(60)
-        listener.close()
+    with served(application) as address:
+        yield address, model
 
 
 def train(folder, python, server, *, steps, kinds="weights", arguments=None, **settings):

@@ -1,9 +1,11 @@
 """Makes the modules of this folder importable by its tests (pytest's importlib mode leaves sys.path alone)."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,12 @@ def ray_cluster():
     cluster = Cluster(Path(f"/tmp/rldbg-cluster-{os.getpid()}"))
     yield cluster
     cluster.end()
+
+
+@pytest.fixture
+def by_itself(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of the tests that ask for it one runs at a time, whatever the number of workers: profilers and looks at whole
+    clusters slow each other down beyond their time limits."""
+    with (tmp_path_factory.getbasetemp().parent / "by_itself.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -59,6 +59,14 @@ def rldbg(*arguments, run=None, check=True, timeout_s=PATIENCE_S, **options):
     return done
 
 
+def assert_not_in_processes(token):
+    """No process shows it in its command line or environment."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline", "environ"):
+            with contextlib.suppress(OSError):
+                assert token.encode() not in (folder / name).read_bytes(), f"{folder}/{name}"
+
+
 def close_pipes(process):
     """Of a process that has ended."""
     for pipe in (process.stdin, process.stdout, process.stderr):

@@ -5,10 +5,9 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-RLDBG = [sys.executable, "-m", "rldbg"]
+from command_line import RLDBG, clean_environment, rldbg
 
 POLICY = """\
 import os, ray, torch
@@ -99,25 +98,13 @@ for number in range(1, int(sys.argv[1]) + 1):
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(("RLDBG", "RAY_", "NRL_", "SLURM"))
-    }
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     source = str(Path(__file__).parents[2] / "src")
-    own = {"PATH": path, "PYTHONPATH": source, "RAY_USAGE_STATS_ENABLED": "0"}
-    return clean | own | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_TMPDIR": str(folder)} | more
+    own = {"PYTHONPATH": source, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    return clean_environment(**own | {"RAY_TMPDIR": str(folder)} | more)
 
 
 def profile(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*RLDBG, "profile", *words],
-        cwd=folder,
-        env=environment(short_folder(folder), **more),
-        capture_output=True,
-        text=True,
-        timeout=175,
-        check=False,
-    )
+    return rldbg(folder, "profile", *words, env=environment(short_folder(folder), **more), timeout_s=175)
 
 
 def started(folder: Path, *words: str, stderr: int = subprocess.DEVNULL, **more: str) -> subprocess.Popen[str]:

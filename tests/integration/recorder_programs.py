@@ -121,6 +121,11 @@ def record_in_children(directory: str, count: str) -> None:
     context = multiprocessing.get_context("fork")
     together = context.Barrier(int(count))
     children = [context.Process(target=_record_as_rank, args=(directory, rank, together)) for rank in range(int(count))]
+    _run(children)
+
+
+def _run(children: list) -> None:
+    """All at once, to their ends."""
     for child in children:
         child.start()
     for child in children:
@@ -151,11 +156,7 @@ def train_sharded(directory: str) -> None:
     """Two ranks share a model by FSDP2; one parameter is so small that the second rank has nothing of it."""
     context = multiprocessing.get_context("spawn")
     children = [context.Process(target=_train_shard, args=(directory, rank)) for rank in range(2)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
+    _run(children)
 
 
 def _train_shard(directory: str, rank: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import RLDBG, rldbg
 from free_networks import free_network, free_port
 
 PACKAGES = (
@@ -20,7 +21,6 @@ PACKAGES = (
 )
 CACHE = Path(__file__).parents[2] / ".cache" / "debs"
 NODES = (9, 10, 11, 12)
-RLDBG = [sys.executable, "-m", "rldbg"]
 NEEDS_SLURM = pytest.mark.skipif(
     os.geteuid() != 0 or platform.system() != "Linux" or not shutil.which("ip") or not shutil.which("apt-get"),
     reason="needs root, network namespaces and Debian's packages",
@@ -121,16 +121,8 @@ class Cluster:
         return answer.stdout.strip()
 
     def tunnel(self, *words: str, **more: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [*RLDBG, "tunnel", "--ssh", self.ssh, *words],
-            env=self.environment | more,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        words = ("tunnel", "--ssh", self.ssh, *words)
+        return rldbg(self.folder, *words, env=self.environment, stdin="", timeout_s=60, **more)
 
     @contextlib.contextmanager
     def open_tunnel(self, *words: str, environment=None) -> Iterator[tuple[dict, subprocess.Popen]]:

@@ -32,7 +32,7 @@ PARTS = {
         "server with 5 clients",
         "training with a page open",
     ),
-    "bench_watch.py": ("recorder_percent", "orders_percent", "watcher_s_per_step"),
+    "bench_watch.py": ("recorder_percent", "orders_percent", "recorder_threads_percent", "watcher_s_per_step"),
     "gpu_profile.py": ("step_s", "phase_tracing_ratio"),
     "gpu_recorder.py": ("the source overwritten right after the call",),
     "gpu_steps.py": ("achieved_tflops", '"finite": true'),

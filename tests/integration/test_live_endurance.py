@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -56,11 +57,8 @@ def test_orders_that_make_no_sense_do_not_wedge_a_session(job):
             except UsageError as error:
                 outcomes.append(str(error))
 
-        threads = [threading.Thread(target=go, args=(client,)) for client in (job.client, other)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(go, (job.client, other)))
     assert len(outcomes) == 2
     # The session still answers after all that.
     job.client.request("attach", who="0", stop=True)

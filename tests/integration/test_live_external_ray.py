@@ -41,6 +41,12 @@ def test_nothing_stopped_explains_the_usual_reasons(cluster):
     assert "driver" in done.stdout and "stopped" not in done.stdout and "debugpy is not installed" in done.stderr
 
 
+def test_a_cluster_on_loopback_answers_a_client_that_uses_the_address_of_its_host(cluster):
+    host = plain_environment() | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
+    done = rldbg("stacks", "--ray", cluster.stage.gcs_address, env=host, timeout_s=100)
+    assert "ray_scenes.py" in done.stdout
+
+
 def test_plain_breakpoints_are_listed_held_and_continued(cluster):
     cluster.stage.play("actors")
     listed = _wait(cluster.url, 4)

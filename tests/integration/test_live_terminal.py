@@ -1,15 +1,11 @@
 """At a terminal: the prompt of `rldbg attach`, and a plain pdb for a driver that has a terminal of its own."""
 
 import os
-import pty
-import re
-import select
-import subprocess
 import sys
-import time
 
 import pytest
 from live_job import LiveJob
+from terminal import Terminal
 
 STEPS = """
 def step(i):
@@ -19,49 +15,6 @@ def step(i):
     return after
 print("RESULT", [step(i) for i in range(2)], flush=True)
 """
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
-
-
-class Terminal:
-    """A program on a pseudo-terminal, read until some text appears."""
-
-    def __init__(self, command, environment, folder):
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            command,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=environment | {"TERM": "xterm", "NO_COLOR": "1", "PROMPT_TOOLKIT_NO_CPR": "1"},
-            cwd=folder,
-            start_new_session=True,
-            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
-        )
-        os.close(slave)
-        self.text = ""
-
-    def expect(self, words, timeout_s=60.0):
-        deadline = time.monotonic() + timeout_s
-        while words not in self.text:
-            ready, _, _ = select.select([self._master], [], [], max(deadline - time.monotonic(), 0))
-            assert ready, f"{words!r} did not appear in: {self.text[-1500:]}"
-            try:
-                data = os.read(self._master, 65536)
-            except OSError:
-                data = b""
-            assert data, f"it ended before {words!r}: {self.text[-1500:]}"
-            self.text += _ESCAPES.sub("", data.decode("utf-8", "replace"))
-        before, _, self.text = self.text.partition(words)
-        return before
-
-    def type(self, line):
-        os.write(self._master, line.encode() + b"\r")
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self._master)
 
 
 @pytest.fixture

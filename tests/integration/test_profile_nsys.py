@@ -84,6 +84,7 @@ def interrupted(folder, path, line, *words):
     return process.returncode, errors
 
 
+@pytest.mark.timeout(600)
 def test_ctrl_c_inside_the_window_leaves_the_report(tmp_path, path):
     """A plain process, its steps told by rldbg.step; the terminal interrupts all of the group."""
     (tmp_path / "loop.py").write_text(LOOP)
@@ -110,8 +111,6 @@ def test_a_window_of_steps_and_the_exit_code(tmp_path, path):
 # and opening its capture range a second time inside ours ends the report early. NeMo RL itself cannot be installed from
 # a package index (its name there is an empty placeholder), and cudaProfilerStart needs a GPU: a file says that it was
 # called.
-# On a busy machine nsys 2022 now and then writes nothing; the manifest says so.
-_TRIES = 3
 PROFILES_ITSELF = """\
 import os
 PATTERNS = os.environ.get("NRL_NSYS_WORKER_PATTERNS", "")
@@ -137,13 +136,10 @@ def test_a_framework_that_profiles_itself_leaves_the_capture_range_to_us(tmp_pat
     (tmp_path / "train.sh").write_text(f"{exports if asks == 'the script' else ''}python loop.py 6\n")
     flags = ["--workers", "loop", "--steps", "2:4", "--tool", "nsys"] if asks == "the script" else []
     given = {} if asks == "the script" else variables
-    for again in range(_TRIES):
-        done = profile(tmp_path, *flags, "--run", f"run{again}", "--", "bash", "train.sh", PATH=path, **given)
-        assert done.returncode == 0, done.stderr
-        found = manifest(tmp_path / f"run{again}" / "profiles")
-        if found["profiles"] or not any("nsys" in each["reason"] for each in found["missing"]):
-            break
-    assert found["profiles"], found["missing"]
+    done = profile(tmp_path, *flags, "--run", "run", "--", "bash", "train.sh", PATH=path, **given)
+    assert done.returncode == 0, done.stderr
+    found = manifest(tmp_path / "run" / "profiles")
+    assert found["profiles"], (found["missing"], done.stderr)
     (entry,) = found["profiles"]
     assert entry["steps"] == "2:4"
     assert entry["files"][0]["size_bytes"] > 10_000, done.stderr

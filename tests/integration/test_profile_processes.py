@@ -261,9 +261,9 @@ def test_the_report_names_the_slow_rank(tmp_path):
     assert done.returncode == 0, done.stderr
     report = json.loads(profile(tmp_path, "report", "run", "--json").stdout)
     (role,) = [row for row in report["roles"] if row["role"] == "policy"]
-    assert role["slowest"] == "policy rank 2"
+    assert role["slowest"] == "policy/2"
     assert role["slowest_steps"] == 3
-    assert any("policy rank 2" in text for text in report["advice"])
+    assert any("policy/2" in text for text in report["advice"])
     shown = profile(tmp_path, "report", "run")
     assert "where the time goes" in shown.stdout
 

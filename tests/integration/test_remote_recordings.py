@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import boto3
@@ -14,6 +15,7 @@ import botocore.exceptions
 import fsspec
 import numpy as np
 import pytest
+from free_networks import free_port
 
 import rldbg
 from rldbg.core import Environment, Identity, IncompleteDataError, PrerequisiteError, UnreachableError
@@ -46,7 +48,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def s3(recorded):
     """A moto server in its own process, with the recording in a bucket."""
-    port = _free_port()
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
@@ -75,14 +77,6 @@ def _wait_until(attempt, server, timeout_s=60):
             if server.poll() is not None or time.monotonic() > deadline:
                 raise
             threading.Event().wait(0.1)
-
-
-def _free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -130,7 +124,7 @@ def test_s3_file_that_changed_is_fetched_again(s3_environment, cache, recorded):
 def test_s3_nothing_there_and_nobody_there(s3_environment, cache, monkeypatch):
     with pytest.raises(IncompleteDataError):
         rldbg.open("s3://runs/tomorrow")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{_free_port()}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     fsspec.filesystem("s3").clear_instance_cache()
     with pytest.raises(UnreachableError):
@@ -138,17 +132,22 @@ def test_s3_nothing_there_and_nobody_there(s3_environment, cache, monkeypatch):
     fsspec.filesystem("s3").clear_instance_cache()
 
 
+@contextmanager
+def _served(handler):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(timeout=20)
+
+
 @pytest.fixture
 def web(recorded):
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(recorded.parent))
     handler.log_message = lambda *_: None
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join(timeout=20)
-    server.server_close()
+    with _served(handler) as url:
+        yield url
 
 
 def test_http_folder_and_single_file(web, cache, recorded):
@@ -163,7 +162,7 @@ def test_http_folder_and_single_file(web, cache, recorded):
 
 def test_http_without_an_answer(cache):
     with pytest.raises(UnreachableError) as error:
-        rldbg.open(f"http://127.0.0.1:{_free_port()}/x")
+        rldbg.open(f"http://127.0.0.1:{free_port()}/x")
     assert error.value.exit_code == 5
 
 
@@ -204,13 +203,8 @@ class _Unruly(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def unruly(recorded):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Unruly, directory=recorded))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with _served(functools.partial(_Unruly, directory=recorded)) as url:
+        yield url
 
 
 def test_http_refusal_asks_for_credentials(unruly, cache):

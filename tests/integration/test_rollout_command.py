@@ -1,23 +1,19 @@
 """`rldbg rollout` as a user types it: time limits, breakpoints at a terminal, many at once, a real model behind it."""
 
 import json
-import os
-import pty
 import re
 import shlex
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import command_line
 import pytest
+from terminal import Terminal
 
 from rldbg.core import Environment, SampleId
 from small_server import rows, small_server
 
 ROOT = Path(__file__).resolve().parents[2]
-RLDBG = [sys.executable, "-m", "rldbg"]
 
 WORKFLOWS = """
 import asyncio, threading, time
@@ -68,11 +64,9 @@ def project(tmp_path):
     return tmp_path
 
 
-def rldbg(project, *words, **options):
-    environment = {**Environment().everything(), "RLDBG_HOME": str(project / ".rldbg")} | options.pop("env", {})
-    return subprocess.run(
-        [*RLDBG, *map(str, words)], cwd=project, env=environment, capture_output=True, text=True, timeout=150, **options
-    )
+def rldbg(project, *words, **more):
+    environment = {**Environment().everything(), "RLDBG_HOME": str(project / ".rldbg")}
+    return command_line.rldbg(project, *words, env=environment, **more)
 
 
 @pytest.mark.parametrize(("name", "concurrency"), [("waits", 8), ("blocks", 8), ("sleeps", 8), ("sleeps", 1)])
@@ -98,7 +92,7 @@ def test_nothing_waits_for_ever_and_the_line_is_shown(project, server, name, con
 
 def test_the_command_it_prints_runs_just_that_sample(project, server):
     words = ("rollout", "flows:raises", "--data", "data.jsonl", "--n", "2", "gconfig.max_new_tokens=5")
-    done = rldbg(project, *words, env={"AREAL_LLM_SERVER_ADDRS": server.address})
+    done = rldbg(project, *words, AREAL_LLM_SERVER_ADDRS=server.address)
     assert done.returncode == 1 and 'return found["other"]' in done.stderr and "KeyError: 'other'" in done.stderr
     command = re.search(r"run only this sample .*?: (rldbg .*)", done.stderr)[1]
     again = rldbg(project, *shlex.split(command)[1:], "--json")
@@ -119,46 +113,13 @@ def test_a_run_folder_of_another_verb_keeps_what_it_says(project, server):
     assert "trajectory" in rldbg(project, "show", "second").stdout
 
 
-class Terminal:
-    """A program at a pseudo-terminal: what it prints, and a way to answer."""
-
-    def __init__(self, words, **options):
-        self._fd, child = pty.openpty()
-        self.process = subprocess.Popen(
-            words, stdin=child, stdout=child, stderr=child, start_new_session=True, **options
-        )
-        os.close(child)
-        self.seen = ""
-
-    def until(self, text, limit_s=90):
-        deadline = time.monotonic() + limit_s
-        while text not in self.seen:
-            assert time.monotonic() < deadline, self.seen
-            try:
-                self.seen += os.read(self._fd, 65536).decode(errors="replace")
-            except OSError:
-                break
-        assert text in self.seen, self.seen
-        before, _, self.seen = self.seen.partition(text)
-        return before
-
-    def say(self, line):
-        os.write(self._fd, line.encode() + b"\n")
-
-    def close(self):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
-        os.close(self._fd)
-
-
 @pytest.fixture
 def terminal(project):
     opened = []
 
     def start(*words):
-        environment = {**Environment().everything(), "RLDBG_HOME": str(project / ".rldbg"), "TERM": "dumb"}
-        opened.append(Terminal([*RLDBG, *words], cwd=project, env=environment))
+        environment = {**Environment().everything(), "RLDBG_HOME": str(project / ".rldbg")}
+        opened.append(Terminal([*command_line.RLDBG, *words], environment, project))
         return opened[-1]
 
     yield start
@@ -171,13 +132,13 @@ def test_breakpoints_of_many_threads_have_one_prompt_and_no_time_limit(terminal,
     screen = terminal(*words, "--concurrency", "8", "--timeout", "3")
     answers = []
     for place in range(3):
-        screen.until("(Pdb) ")
+        screen.expect("(Pdb) ")
         if place == 0:
             time.sleep(3.5)  # longer than --timeout: the clock must stand still at a prompt
-        screen.say("p secret")
-        answers.append(re.search(r"the answer to (\S+) is \d", screen.until("(Pdb) "))[1])
-        screen.say("c")
-    screen.until("3 of 3 episodes")
+        screen.type("p secret")
+        answers.append(re.search(r"the answer to (\S+) is \d", screen.expect("(Pdb) "))[1])
+        screen.type("c")
+    screen.expect("3 of 3 episodes")
     assert sorted(answers) == ["bad", "fine!", "good"]
     assert screen.process.wait(60) == 0
 
@@ -185,16 +146,16 @@ def test_breakpoints_of_many_threads_have_one_prompt_and_no_time_limit(terminal,
 def test_pdb_opens_where_it_was_raised_and_quitting_a_breakpoint_ends_the_rollout(terminal, server):
     words = ["--data", "data.jsonl", "--addrs", server.address]
     screen = terminal("rollout", "flows:raises", *words, "--sample", "1", "--pdb")
-    screen.until("(Pdb) ")
-    screen.say("p found")
-    assert "{'key': 3}" in screen.until("(Pdb) ")
-    screen.say("q")
-    screen.until("1 failed")
+    screen.expect("(Pdb) ")
+    screen.type("p found")
+    assert "{'key': 3}" in screen.expect("(Pdb) ")
+    screen.type("q")
+    screen.expect("1 failed")
     assert screen.process.wait(60) == 1
     screen = terminal("rollout", "flows:stops", *words, "--concurrency", "1")
-    screen.until("(Pdb) ")
-    screen.say("q")
-    screen.until("not run")
+    screen.expect("(Pdb) ")
+    screen.type("q")
+    screen.expect("not run")
     assert screen.process.wait(60) == 130
 
 

@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-RLDBG = [sys.executable, "-m", "rldbg"]
+from command_line import RLDBG, clean_environment, rldbg
+
 RECIPE = Path(__file__).parents[2] / "recipes" / "arithmetic.yaml"
 MAIN = """\
 import sys
@@ -42,9 +42,7 @@ def test_from_script_to_crash_file(tmp_path):
         f"set -xeuo pipefail\npython3 main_ppo.py ray.temporary={temporary} actor_rollout_ref.model.path=tiny \\\n"
         "    trainer.experiment_name=e2e trainer.total_epochs=10 2>&1 | tee log.txt\n"
     )
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG", "RAY_"))}
-    environment = clean | {"PATH": path, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    environment = clean_environment(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
     with (
         (tmp_path / "said").open("w") as said,
         subprocess.Popen(
@@ -58,7 +56,8 @@ def test_from_script_to_crash_file(tmp_path):
         stopped = wait_for_stop(tmp_path, environment, armed)
         assert Path(stopped["file"]).name == "main_ppo.py"
         assert stopped["function"] == "run"
-        attached = ask(tmp_path, environment, "attach", stopped["who"], "-c", "p epochs", "-c", "c", "--wait", "1")
+        typed = ("-c", "p epochs", "-c", "c", "--wait", "1", "--run", "run")
+        attached = rldbg(tmp_path, "attach", stopped["who"], *typed, env=environment)
         assert "++trainer.total_epochs=1" in attached.stdout, attached.stdout + attached.stderr
         code = armed.wait(timeout=150)
     text = (tmp_path / "said").read_text()
@@ -73,24 +72,12 @@ def test_from_script_to_crash_file(tmp_path):
     assert (tmp_path / "trained" / "metrics.jsonl").exists()
 
 
-def ask(folder, environment, verb, *words):
-    return subprocess.run(
-        [*RLDBG, verb, *words, "--run", "run"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-
-
 def wait_for_stop(folder, environment, armed) -> dict:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert armed.poll() is None, (folder / "said").read_text()[-3000:]
         if (folder / "run" / "broker.json").exists():
-            answer = ask(folder, environment, "ps", "--json")
+            answer = rldbg(folder, "ps", "--json", "--run", "run", env=environment)
             rows = json.loads(answer.stdout or "{}").get("processes", []) if answer.returncode == 0 else []
             for row in rows:
                 if row["state"] == "stopped":
@@ -102,21 +89,10 @@ def wait_for_stop(folder, environment, armed) -> dict:
 def test_record_really_records_the_kinds_that_are_named(tmp_path):
     words = ["steps=1", "warm_start.max_steps=1", "data.prompts_per_step=4", "policy.ranks=1"]
     words += ["++cluster.in_process=true", "++debug.dump_options.batch_inputs=false"]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG", "RAY_"))}
 
-    result = subprocess.run(
-        [*RLDBG, "run", "--run", "run", "--record", "trajectory,loss", "--", "rldbg", "train", str(RECIPE), *words],
-        cwd=tmp_path,
-        env=clean | {"PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    record = ["--record", "trajectory,loss", "--", "rldbg", "train", str(RECIPE), *words]
+    result = rldbg(tmp_path, "run", "--run", "run", *record)
 
     assert result.returncode == 0, result.stderr[-3000:]
-    shown = subprocess.run(
-        [*RLDBG, "show", "run", "--json"], cwd=tmp_path, env=clean, capture_output=True, text=True, check=False
-    )
+    shown = rldbg(tmp_path, "show", "run", "--json")
     assert sorted(json.loads(shown.stdout)["kinds"]) == ["loss", "trajectory"], shown.stdout + shown.stderr

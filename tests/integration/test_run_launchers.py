@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -10,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import RLDBG, clean_environment, rldbg
 from free_networks import free_port
 
 BIN = Path(sys.executable).parent
-RLDBG = [sys.executable, "-m", "rldbg"]
 TRAIN = """\
 import json, os, sys, time
 from pathlib import Path
@@ -37,18 +36,6 @@ sys.exit(int(os.environ.get("CODE", "0")))
 def project(tmp_path: Path) -> Path:
     (tmp_path / "train_grpo.py").write_text(TRAIN)
     return tmp_path
-
-
-def environment(**more: str) -> dict[str, str]:
-    dropped = ("RLDBG", "RAY_", "PYTHONPATH", "VIRTUAL_ENV")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return clean | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"} | more
-
-
-def rldbg(project: Path, *words: str, **more: str):
-    return subprocess.run(
-        [*RLDBG, *words], cwd=project, env=environment(**more), capture_output=True, text=True, timeout=150, check=False
-    )
 
 
 def has(name: str) -> bool:
@@ -101,7 +88,9 @@ def test_an_isolated_uv_environment_without_debugpy_can_be_stopped_and_attached(
     command = [*RLDBG, "run", "--framework", "trl", "--run", "run", "--", *words, "--output_dir", "out"]
     with (
         (project / "said").open("w") as said,
-        subprocess.Popen(command, cwd=project, env=environment(STOP="1", CODE="7"), stdout=said, stderr=said) as armed,
+        subprocess.Popen(
+            command, cwd=project, env=clean_environment(STOP="1", CODE="7"), stdout=said, stderr=said
+        ) as armed,
     ):
         who = wait_for_stop(project, armed)
         attached = rldbg(project, "attach", who, "-c", "p secret", "-c", "c", "--run", "run", "--wait", "1")

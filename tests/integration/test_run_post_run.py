@@ -6,12 +6,11 @@ import pickle
 import pty
 import resource
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import RLDBG, clean_environment, rldbg
 
-RLDBG = [sys.executable, "-m", "rldbg"]
 OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1 GiB is free."
 FAILING = f"""\
 import sys
@@ -24,24 +23,6 @@ try:
 except RuntimeError as error:
     raise ValueError("step failed") from error
 """
-
-
-def environment(**more: str) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG", "RAY_", "TORCH_"))}
-    return clean | {"PATH": path, "PYTHONUNBUFFERED": "1"} | more
-
-
-def rldbg(folder: Path, *words: str, **more: str):
-    return subprocess.run(
-        [*RLDBG, *words],
-        cwd=folder,
-        env=environment(**more),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def test_a_failed_run_is_explained_from_its_output_and_crash_file(tmp_path):
@@ -138,9 +119,8 @@ def test_who_goes_on_writing_after_the_command_meets_no_broken_pipe(tmp_path):
     )
     (tmp_path / "train.sh").write_text("python later.py & \npython -c 'pass'\npython train.py --output_dir x\n")
     (tmp_path / "train.py").write_text("print('trained')\n")
-    with subprocess.Popen(
-        [*RLDBG, "run", "train.sh"], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([*RLDBG, "run", "train.sh"], cwd=tmp_path, env=clean_environment(), **pipes) as process:
         assert process.wait(timeout=90) == 0
         (tmp_path / "ended").touch()
         assert process.stdout is not None
@@ -161,7 +141,7 @@ def test_on_a_terminal_the_command_has_one_too(tmp_path):
     with subprocess.Popen(
         [*RLDBG, "run", "--", "python", "train.py"],
         cwd=tmp_path,
-        env=environment(TERM="xterm"),
+        env=clean_environment(TERM="xterm"),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -3,15 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+import command_line
 import psutil
 import pytest
 from free_networks import free_port
 
-RLDBG = [sys.executable, "-m", "rldbg"]
 TRAIN = """\
 import json, os, sys
 import ray
@@ -59,12 +57,8 @@ def project(tmp_path_factory):
 
 
 def rldbg(folder: Path, *words: str, **more: str):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG", "RAY_"))}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = clean | {"PATH": path, "RAY_USAGE_STATS_ENABLED": "0", "SEEN": str(folder / "seen.json")} | more
-    return subprocess.run(
-        [*RLDBG, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=170, check=False
-    )
+    own = {"RAY_USAGE_STATS_ENABLED": "0", "SEEN": str(folder / "seen.json")}
+    return command_line.rldbg(folder, *words, timeout_s=170, **own, **more)
 
 
 def seen(folder: Path) -> dict:

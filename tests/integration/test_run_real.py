@@ -1,15 +1,14 @@
 """`rldbg run` for real: what the interpreter receives, exit codes, signals, the run folder."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import command_line
 import pytest
 
-RLDBG = [sys.executable, "-m", "rldbg"]
 TRAIN = """\
 import json, os, signal, sys
 with open(os.environ["SEEN"], "a") as seen:
@@ -35,23 +34,8 @@ def project(tmp_path: Path):
     return tmp_path
 
 
-def environment(project: Path, **more: str) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG", "RAY_"))}
-    return clean | {"PATH": path, "SEEN": str(project / "seen"), "PYTHONUNBUFFERED": "1"} | more
-
-
-def rldbg(project: Path, *words: str, stdin: str | None = None, **more: str):
-    return subprocess.run(
-        [*RLDBG, *words],
-        cwd=project,
-        env=environment(project, **more),
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-        input=stdin,
-    )
+def rldbg(project: Path, *words: str, **more: str):
+    return command_line.rldbg(project, *words, SEEN=str(project / "seen"), **more)
 
 
 def seen(project: Path) -> list[dict]:
@@ -143,9 +127,9 @@ def test_death_by_a_signal_shows_as_in_a_shell(project):
 def test_signals_and_stdin_reach_the_command(project):
     assert "read:hello" in rldbg(project, "run", "--", "python", "pkg/main_ppo.py", "read=1", stdin="hello\n").stdout
     with subprocess.Popen(
-        [*RLDBG, "run", "--", "python", "pkg/main_ppo.py", "wait=1"],
+        [*command_line.RLDBG, "run", "--", "python", "pkg/main_ppo.py", "wait=1"],
         cwd=project,
-        env=environment(project),
+        env=command_line.clean_environment(SEEN=str(project / "seen")),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -245,7 +229,7 @@ def test_the_guide_s_launcher(project):
     missing = subprocess.run(
         [sys.executable, "-m", "rldbg.debug_ray_dapo"],
         cwd=project,
-        env=environment(project),
+        env=command_line.clean_environment(SEEN=str(project / "seen")),
         capture_output=True,
         text=True,
         check=False,
@@ -262,7 +246,7 @@ def test_the_guide_s_launcher(project):
     result = subprocess.run(
         [sys.executable, "-m", "rldbg.debug_ray_dapo"],
         cwd=project,
-        env=environment(project, CODE="5"),
+        env=command_line.clean_environment(SEEN=str(project / "seen"), CODE="5"),
         capture_output=True,
         text=True,
         check=False,

@@ -1,11 +1,11 @@
 """`rldbg run` on a real Slurm: trainings behind srun and in a batch job are armed on the nodes they run on."""
 
 import json
-import subprocess
 import sys
 
+import command_line
 import pytest
-from slurm_cluster import NEEDS_SLURM, RLDBG, running_cluster, wait_for
+from slurm_cluster import NEEDS_SLURM, running_cluster, wait_for
 
 pytestmark = NEEDS_SLURM
 TRAIN = """\
@@ -27,15 +27,7 @@ def cluster():
 
 
 def rldbg(cluster, *words):
-    return subprocess.run(
-        [*RLDBG, *words],
-        cwd=cluster.folder,
-        env=cluster.environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return command_line.rldbg(cluster.folder, *words, env=cluster.environment)
 
 
 def test_srun_is_armed_on_every_node_and_its_code_comes_back(cluster):

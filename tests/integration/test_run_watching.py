@@ -3,10 +3,10 @@
 import contextlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import RLDBG, clean_environment
 from live_job import until
 
 from rldbg.live import BrokerClient
@@ -78,13 +78,11 @@ sys.exit(3)
 
 
 def _run(folder: Path, said: Path, *words: str) -> subprocess.Popen:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG", "RAY_"))}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with said.open("w") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "rldbg", "run", *words],
+            [*RLDBG, "run", *words],
             cwd=folder,
-            env=clean | {"PATH": path},
+            env=clean_environment(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

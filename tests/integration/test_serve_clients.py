@@ -5,16 +5,14 @@ import, beside ours.
 """
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from client_environments import TRL, environment_with
+from serve_shell import serving
 
 SCRIPTS = Path(__file__).parent / "serve_clients"
-RLDBG = Path(sys.executable).with_name("rldbg")
 AREAL = ("areal==1.0.4", "colorlog", "tenacity", "torchdata", "lark", "numba", "llvmlite", "einops", "openai",
          "sniffio", "jiter", "pybase64", "orjson", "aiofiles")  # fmt: skip
 
@@ -23,12 +21,9 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    environment = os.environ | {"RLDBG_HOME": str(tmp_path_factory.mktemp("home"))}
-    command = [RLDBG, "serve", "up", "--model", "tiny", "--json"]
-    up = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=150)
-    assert up.returncode == 0, up.stdout + up.stderr
-    yield json.loads(up.stdout)["server"]["addresses"][0], str(Path(environment["RLDBG_HOME"]) / "models" / "tiny")
-    subprocess.run([RLDBG, "serve", "down", "--all"], env=environment, check=True, timeout=60, capture_output=True)
+    home = tmp_path_factory.mktemp("home")
+    with serving(home, "--model", "tiny") as started:
+        yield started["addresses"][0], str(home / "models" / "tiny")
 
 
 def drive(python, script, *arguments):

@@ -5,34 +5,21 @@ The long versions (1,000 streams for 60 s, 10,000 fuzzed requests) run in `make 
 
 import asyncio
 import json
-import os
 import random
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from serve_shell import serving
 
 from rounding import LOG_PROB_ATOL
 
-RLDBG = Path(sys.executable).with_name("rldbg")
 PROMPTS = [[5 + number % 40, 6, 7 + number % 3] for number in range(40)]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    environment = os.environ | {"RLDBG_HOME": str(tmp_path_factory.mktemp("home"))}
-    up = subprocess.run(
-        [RLDBG, "serve", "up", "--model", "tiny", "--json"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=150,
-    )
-    assert up.returncode == 0, up.stdout + up.stderr
-    yield json.loads(up.stdout)["server"]
-    subprocess.run([RLDBG, "serve", "down", "--all"], env=environment, check=True, timeout=60, capture_output=True)
+    with serving(tmp_path_factory.mktemp("home"), "--model", "tiny") as started:
+        yield started
 
 
 async def exchange(address, head, content=b"", *, leave=None):

@@ -15,28 +15,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-RLDBG = Path(sys.executable).with_name("rldbg")
-
-
-class Shell:
-    def __init__(self, home, **variables):
-        self.environment = os.environ | {"RLDBG_HOME": str(home)} | variables
-
-    def run(self, *arguments, code=0):
-        ran = subprocess.run(
-            [RLDBG, "serve", *map(str, arguments)], capture_output=True, text=True, env=self.environment, timeout=150
-        )
-        assert ran.returncode == code, ran.stdout + ran.stderr
-        return ran
-
-    def ask(self, *arguments, code=0):
-        return json.loads(self.run(*arguments, "--json", code=code).stdout)
+from serve_shell import RLDBG, ServeShell
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    shell = Shell(tmp_path_factory.mktemp("home"))
+    shell = ServeShell(tmp_path_factory.mktemp("home"))
     yield shell
     shell.run("down", "--all")
 
@@ -162,7 +146,7 @@ def engines(tmp_path):
 
 
 def test_a_real_engine_is_started_with_its_devices_and_waited_for(engines, tmp_path):
-    shell = Shell(tmp_path / "home", **engines)
+    shell = ServeShell(tmp_path / "home", **engines)
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
@@ -180,7 +164,7 @@ def test_a_real_engine_is_started_with_its_devices_and_waited_for(engines, tmp_p
 
 
 def test_an_engine_that_dies_is_told_with_its_words_and_nothing_is_left(engines, tmp_path):
-    shell = Shell(tmp_path / "home", **engines, FAKE_ENGINE="dies")
+    shell = ServeShell(tmp_path / "home", **engines, FAKE_ENGINE="dies")
     failed = shell.run("up", "--backend", "vllm", "--model", "some/model", code=3)
     assert "CUDA out of memory" in failed.stderr
     assert shell.ask("ls")["servers"] == []

@@ -1,49 +1,27 @@
 """Recordings over the wire: a proxy records what passes by, a recording answers as the engine did, a run repeats."""
 
 import json
-import os
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
+from serve_shell import RLDBG, ServeShell
 
 from rldbg.core import Run, UnreachableError
 from rldbg.recording import open as open_recording
 
 ROOT = Path(__file__).parents[2]
-RLDBG = Path(sys.executable).with_name("rldbg")
 IN_PROCESS = "++cluster.in_process=true"
-
-
-class Shell:
-    """`rldbg serve` with a home of its own."""
-
-    def __init__(self, home):
-        self.environment = os.environ | {"RLDBG_HOME": str(home)}
-
-    def run(self, *arguments, code=0):
-        ran = subprocess.run(
-            [RLDBG, "serve", *map(str, arguments), "--json"],
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            timeout=150,
-        )
-        assert ran.returncode == code, ran.stdout + ran.stderr
-        return json.loads(ran.stdout)
-
-    def up(self, *arguments):
-        return self.run("up", *arguments)["server"]["addresses"][0]
 
 
 @pytest.fixture
 def shell(tmp_path):
-    shell = Shell(tmp_path / "home")
+    shell = ServeShell(tmp_path / "home")
     yield shell
+    # A server that was not asked everything it has ends with 1.
     subprocess.run([RLDBG, "serve", "down", "--all"], env=shell.environment, capture_output=True, timeout=60)
 
 
@@ -96,8 +74,10 @@ def conversation(address):
 
 
 def test_what_a_proxy_recorded_is_answered_again_over_every_protocol(shell, tmp_path):
-    engine = shell.up("--model", "tiny", "--name", "engine")
-    proxy = shell.up("--backend", "proxy", "--upstream", f"http://{engine}", "--out", tmp_path / "run", "--name", "p")
+    engine = shell.address("--model", "tiny", "--name", "engine")
+    proxy = shell.address(
+        "--backend", "proxy", "--upstream", f"http://{engine}", "--out", tmp_path / "run", "--name", "p"
+    )
     first = conversation(proxy)
     told = json.loads(urllib.request.urlopen(f"http://{proxy}/get_model_info", timeout=30).read())
     assert told["served_model_name"] == "tiny", "other requests pass as they are"
@@ -105,14 +85,14 @@ def test_what_a_proxy_recorded_is_answered_again_over_every_protocol(shell, tmp_
         post(proxy, "/generate", {"input_ids": "x"})
     post(proxy, "/update_weights_from_disk", {"model_path": told["model_path"], "weight_version": "7"})
     later = json.loads(post(proxy, "/generate", {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 3}}))
-    shell.run("down", "engine")
+    shell.ask("down", "engine")
     with pytest.raises(urllib.error.HTTPError) as caught:
         post(proxy, "/generate", {"input_ids": [5]})
     assert caught.value.code == 502 and engine in caught.value.read().decode(), "an engine that is gone is told at once"
-    (report,) = shell.run("down", "p")["reports"]["p"]
+    (report,) = shell.ask("down", "p")["reports"]["p"]
     assert "10 generations are recorded" in report["summary"] and not report["findings"]
 
-    recording = shell.up("--backend", "recording", tmp_path / "run", "--model", "tiny", "--name", "again")
+    recording = shell.address("--backend", "recording", tmp_path / "run", "--model", "tiny", "--name", "again")
     assert conversation(recording) == first
     post(recording, "/update_weights_from_disk", {"model_path": told["model_path"], "weight_version": "7"})
     again = json.loads(post(recording, "/generate", {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 3}}))
@@ -120,7 +100,7 @@ def test_what_a_proxy_recorded_is_answered_again_over_every_protocol(shell, tmp_
     with pytest.raises(urllib.error.HTTPError) as caught:
         post(recording, "/v1/completions", {"prompt": [5, 6, 7]})
     assert caught.value.code == 404 and "nearest recorded prompt" in caught.value.read().decode()
-    report = shell.run("down", "again", code=1)["reports"]["again"][0]
+    report = shell.ask("down", "again", code=1)["reports"]["again"][0]
     assert report["facts"]["consumed"] == report["facts"]["generations"] == 10
     assert report["findings"][0]["id"] == "serve.unknown_prompt"
 
@@ -171,10 +151,10 @@ def assert_all_consumed(report):
 
 
 def test_a_run_trained_against_its_recording_is_the_same_bit_for_bit(shell, original, tmp_path):
-    address = shell.up("--backend", "recording", original, "--name", "r")
+    address = shell.address("--backend", "recording", original, "--name", "r")
     served = f"++inference.addresses=['{address}']"
     train(tmp_path / "again", IN_PROCESS, served)
-    assert_all_consumed(shell.run("down", "r")["reports"]["r"][0])
+    assert_all_consumed(shell.ask("down", "r")["reports"]["r"][0])
     assert_the_same_run(original, tmp_path / "again")
     with pytest.raises(UnreachableError, match=f"the inference server at {address} does not answer"):
         train(tmp_path / "late", IN_PROCESS, served)
@@ -182,7 +162,7 @@ def test_a_run_trained_against_its_recording_is_the_same_bit_for_bit(shell, orig
 
 def test_a_run_on_ray_against_a_recording_is_the_same_bit_for_bit(shell, original, tmp_path):
     """Two rollout workers ask one server at once, in whatever order they come, and each gets its own samples."""
-    address = shell.up("--backend", "recording", original, "--name", "r")
+    address = shell.address("--backend", "recording", original, "--name", "r")
     train(tmp_path / "again", "rollout_worker.resource.num_workers=2", f"++inference.addresses=['{address}']")
-    assert_all_consumed(shell.run("down", "r")["reports"]["r"][0])
+    assert_all_consumed(shell.ask("down", "r")["reports"]["r"][0])
     assert_the_same_run(original, tmp_path / "again")

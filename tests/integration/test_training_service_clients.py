@@ -8,14 +8,13 @@ import math
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from client_environments import environment_with
+from serve_shell import ServeShell, serving
 
 SCRIPTS = Path(__file__).parent / "training_clients"
-RLDBG = Path(sys.executable).with_name("rldbg")
 
 # Installing nex-weaver brings torch with it, which takes minutes the first time.
 pytestmark = pytest.mark.timeout(900)
@@ -33,14 +32,8 @@ def weaver_python():
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    home = tmp_path_factory.mktemp("home")
-    environment = os.environ | {"RLDBG_HOME": str(home)}
-    command = [RLDBG, "serve", "up", "--backend", "train", "--model", "tiny", "--json"]
-    up = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert up.returncode == 0, up.stdout + up.stderr
-    server = json.loads(up.stdout)["server"]
-    yield server
-    subprocess.run([RLDBG, "serve", "down", "--all"], env=environment, check=True, timeout=60, capture_output=True)
+    with serving(tmp_path_factory.mktemp("home"), "--backend", "train", "--model", "tiny") as started:
+        yield started
 
 
 def drive(python, script, server):
@@ -111,10 +104,8 @@ def test_the_weaver_client_trains_and_samples(weaver_python, service):
 
 
 def test_the_weaver_client_is_told_soon_when_the_service_is_killed(weaver_python, tmp_path):
-    environment = os.environ | {"RLDBG_HOME": str(tmp_path)}
-    command = [RLDBG, "serve", "up", "--backend", "train", "--model", "tiny", "--json"]
-    up = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True)
-    server = json.loads(up.stdout)["server"]
+    shell = ServeShell(tmp_path)
+    server = shell.up("--backend", "train", "--model", "tiny")
     url = f"http://{server['addresses'][0]}"
     client = subprocess.Popen(
         [str(weaver_python), str(SCRIPTS / "drive_weaver.py"), url, "killed"],
@@ -130,7 +121,5 @@ def test_the_weaver_client_is_told_soon_when_the_service_is_killed(weaver_python
         client.kill()
     assert "transport_unavailable" in report["error"]
     assert report["seconds"] < 60, "three attempts of its own, not its minutes of patience"
-    ls = subprocess.run([RLDBG, "serve", "ls", "--json"], capture_output=True, text=True, env=environment, timeout=60)
-    assert ls.returncode == 1
-    assert json.loads(ls.stdout)["servers"][0]["state"] == "crashed"
-    subprocess.run([RLDBG, "serve", "down", "train"], env=environment, check=True, timeout=60, capture_output=True)
+    assert shell.ask("ls", code=1)["servers"][0]["state"] == "crashed"
+    shell.run("down", "train")

@@ -5,17 +5,16 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-import threading
 import urllib.error
 import urllib.request
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import psutil
 import pytest
 import torch
 from safetensors.torch import load, save
+from serve_shell import RLDBG, ServeShell
 
 import rldbg
 from rldbg.core import SampleId
@@ -33,19 +32,11 @@ from rldbg.trainer import (
     train_micro_batch,
 )
 
-RLDBG = Path(sys.executable).with_name("rldbg")
 KINDS = ("datums", "training_metrics", "forward_data", "loss", "is_loss_debug", "batch_inputs", "param", "gradient")
 
 
-def run(home, *arguments, **settings):
-    environment = os.environ | {"RLDBG_HOME": str(home)} | settings
-    return subprocess.run([RLDBG, "serve", *arguments], capture_output=True, text=True, env=environment, timeout=150)
-
-
 def up(home, *arguments, **settings):
-    started = run(home, "up", "--backend", "train", "--model", "tiny", "--json", *arguments, **settings)
-    assert started.returncode == 0, started.stdout + started.stderr
-    return json.loads(started.stdout)["server"]
+    return ServeShell(home, **settings).up("--backend", "train", "--model", "tiny", *arguments)
 
 
 class Client:
@@ -141,7 +132,7 @@ def server(home, dump):
         "WEAVER_DEBUG_DUMP_OPTIONS": ",".join(KINDS),
     }
     yield up(home, "--name", "main", "--deterministic", **recording)
-    run(home, "down", "--all")
+    ServeShell(home).run("down", "--all")
 
 
 @pytest.fixture(scope="module")
@@ -275,11 +266,11 @@ def orphan(tmp_path_factory):
     os.killpg(shell.pid, signal.SIGKILL)
     shell.wait()
     yield home, launched
-    run(home, "down", "--all")
+    ServeShell(home).run("down", "--all")
 
 
 def test_a_deterministic_service_repeats_another_bit_for_bit(server, recorded, orphan):
-    (other,) = json.loads(run(orphan[0], "ls", "--json").stdout)["servers"]
+    (other,) = ServeShell(orphan[0]).ask("ls")["servers"]
     assert play(server) == play(other)
 
 
@@ -295,11 +286,8 @@ def test_clients_that_train_at_once_do_not_mix(server, recorded):
 
     for client in alone:
         train(client)
-    threads = [threading.Thread(target=train, args=(client,)) for client in together]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(train, together))
     assert [client.weights() for client in alone] == [client.weights() for client in together]
 
 
@@ -322,24 +310,24 @@ def test_clients_that_stall_or_leave_in_the_middle_do_not_hurt_others(server, re
 
 def test_the_service_outlives_the_shell_and_down_leaves_no_process(orphan):
     home, launched = orphan
-    (listed,) = json.loads(run(home, "ls", "--json").stdout)["servers"]
+    (listed,) = ServeShell(home).ask("ls")["servers"]
     assert listed["state"] == "running" and f"http://{listed['addresses'][0]}" in launched
     client = Client(listed)
     assert client.step()["step"] == 1
-    assert run(home, "down", "s").returncode == 0
+    ServeShell(home).run("down", "s")
     assert not psutil.pid_exists(listed["processes"][0]["pid"])
-    assert json.loads(run(home, "ls", "--json").stdout)["servers"] == []
+    assert ServeShell(home).ask("ls")["servers"] == []
     with pytest.raises(urllib.error.URLError):
         client.step()
 
 
 def test_a_port_that_is_taken_a_missing_model_and_a_taken_name_are_clear_errors(server, home):
     port = server["addresses"][0].rpartition(":")[2]
-    taken = run(home, "up", "--backend", "train", "--port", port, "--name", "p", "--json")
-    assert taken.returncode == 3
-    assert f"cannot listen on 127.0.0.1:{port}" in json.loads(taken.stdout)["error"]["message"]
-    missing = run(home, "up", "--backend", "train", "--model", "/nowhere", "--json")
-    assert (missing.returncode, json.loads(missing.stdout)["error"]["kind"]) == (2, "usage")
-    assert run(home, "up", "--backend", "train", "--name", "main").returncode == 2
-    assert run(home, "logs", "nobody").returncode == 4
-    assert [item["name"] for item in json.loads(run(home, "ls", "--json").stdout)["servers"]] == ["main"]
+    shell = ServeShell(home)
+    taken = shell.ask("up", "--backend", "train", "--port", port, "--name", "p", code=3)
+    assert f"cannot listen on 127.0.0.1:{port}" in taken["error"]["message"]
+    missing = shell.ask("up", "--backend", "train", "--model", "/nowhere", code=2)
+    assert missing["error"]["kind"] == "usage"
+    shell.run("up", "--backend", "train", "--name", "main", code=2)
+    shell.run("logs", "nobody", code=4)
+    assert [item["name"] for item in shell.ask("ls")["servers"]] == ["main"]

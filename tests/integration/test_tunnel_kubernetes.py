@@ -11,6 +11,7 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+import command_line
 import pytest
 
 KUBECTL = """\
@@ -74,19 +75,12 @@ def environment(tmp_path: Path, far: int):
 
 
 def rldbg(environment, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "rldbg", "tunnel", *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return command_line.rldbg(Path(), "tunnel", *words, env=environment)
 
 
 def test_forwards_and_ends_with_the_cluster(environment, tmp_path):
     with subprocess.Popen(
-        [sys.executable, "-m", "rldbg", "tunnel", "--json", "--k8s", "training/ray-math"],
+        [*command_line.RLDBG, "tunnel", "--json", "--k8s", "training/ray-math"],
         env=environment,
         cwd=tmp_path,
         stdout=subprocess.PIPE,

@@ -453,3 +453,25 @@ def test_a_narrow_window_scrolls_in_one_direction(site, path):
         assert page.evaluate("() => document.querySelector('main').scrollWidth") <= 400
     finally:
         site.page.set_viewport_size({"width": 1300, "height": 850})
+
+
+@pytest.mark.parametrize("view", ["doctor", "ranks", "timeline"])
+def test_on_a_phone_the_open_tab_the_verdicts_and_the_keys_are_seen(browser, server, view):
+    phone = Site(browser, server)
+    phone.page.set_viewport_size({"width": 390, "height": 844})
+
+    def is_seen(selector):
+        box = phone.page.locator(selector).first.bounding_box()
+        return box["x"] > -1 and box["x"] + box["width"] < 391  # places are rounded
+
+    phone.open(f"run/first/{view}", f"#tabs .on:text-is('{view.title()}')")
+    until(lambda: is_seen("#tabs .on"), "the open tab is seen")
+    page = phone.open("", "#runs a.name")
+    assert is_seen("#runs th:text-is('check')")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog#help")
+    assert (
+        page.evaluate("(() => { const d = document.getElementById('help'); return d.scrollWidth - d.clientWidth })()")
+        <= 0
+    )
+    page.close()

@@ -1,13 +1,13 @@
 """`rldbg run --watch` and `rldbg.watch` on real processes: an event is said, steps are kept, ranks stop."""
 
 import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from command_line import RLDBG, clean_environment
 
 import rldbg
 
@@ -100,29 +100,19 @@ LAUNCHES = {
 }
 
 
-def clean_environment() -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RLDBG", "RAY_"))}
-    return clean | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-
-
 def test_a_run_stops_after_an_event_and_can_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
     run, stopped = tmp_path / "run", tmp_path / "stopped"
-    rldbg_words = [sys.executable, "-m", "rldbg"]
     words = ["run", "--run", str(run), "--watch", "--stop", "--", "python", "loop.py", str(stopped)]
     with (tmp_path / "said").open("w") as said:
-        process = subprocess.Popen(
-            [*rldbg_words, *words], cwd=tmp_path, env=clean_environment(), stdout=said, stderr=said
-        )
+        process = subprocess.Popen([*RLDBG, *words], cwd=tmp_path, env=clean_environment(), stdout=said, stderr=said)
         try:
             deadline = time.monotonic() + 120
             while "stopped at" not in (tmp_path / "said").read_text() and time.monotonic() < deadline:
                 assert process.poll() is None, (tmp_path / "said").read_text()
                 time.sleep(0.2)
             stopped.touch()
-            subprocess.run(
-                [*rldbg_words, "continue", "--run", str(run)], env=clean_environment(), check=True, timeout=60
-            )
+            subprocess.run([*RLDBG, "continue", "--run", str(run)], env=clean_environment(), check=True, timeout=60)
             code = process.wait(60)
         finally:
             process.kill()
@@ -206,11 +196,10 @@ def test_all_ranks_stop_at_the_end_of_the_same_step_and_resume(tmp_path: Path, l
     program, words = LAUNCHES[launch]
     (tmp_path / "rank.py").write_text(f"{RANK}\n{program}\n")
     run, stopped = tmp_path / "run", tmp_path / "stopped"
-    rldbg_words = [sys.executable, "-m", "rldbg"]
 
     def ask(*question: str) -> str:
         return subprocess.run(
-            [*rldbg_words, *question, "--run", str(run)],
+            [*RLDBG, *question, "--run", str(run)],
             env=clean_environment(),
             check=True,
             capture_output=True,
@@ -220,7 +209,7 @@ def test_all_ranks_stop_at_the_end_of_the_same_step_and_resume(tmp_path: Path, l
 
     with (tmp_path / "said").open("w") as said:
         process = subprocess.Popen(
-            [*rldbg_words, "run", "--run", str(run), "--watch", "--stop", "--", *words, str(stopped)],
+            [*RLDBG, "run", "--run", str(run), "--watch", "--stop", "--", *words, str(stopped)],
             cwd=tmp_path,
             env=clean_environment(),
             stdout=said,
