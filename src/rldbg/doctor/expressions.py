@@ -27,26 +27,26 @@ _MAX_WIDE = 2
 
 
 class Expression:
-    """A compiled expression in which a plain space stands for any white space or none."""
+    """An expression in which a plain space stands for any white space or none; compiled when it is first run."""
 
-    __slots__ = ("_compiled", "source")
+    __slots__ = ("source",)
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self._compiled = _compiled(source)
 
     def search(self, text: str) -> re.Match[str] | None:
-        return self._compiled.search(text[:MAX_TEXT])
+        return _compiled(self.source).search(text[:MAX_TEXT])
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        return self._compiled.finditer(text[:MAX_TEXT])
+        return _compiled(self.source).finditer(text[:MAX_TEXT])
 
     @staticmethod
     def checked(source: str) -> str:
         """The source itself, or ValueError when it is not an expression or could take long."""
         try:
-            tree = parsed(source)
+            re.compile(source)
             _compiled(source)
+            tree = parsed(source)
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}") from error
         wide = _count_wide(tree, inside_repeat=False)

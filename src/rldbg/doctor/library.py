@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rldbg.core import Environment, UsageError
 from rldbg.doctor.anchors import NoAnchorError, anchors_of
-from rldbg.doctor.entries import PACKAGED, KnownFailure
+from rldbg.doctor.entries import PACKAGED, TESTED, KnownFailure
 from rldbg.frameworks import frameworks
 
 _FEW_CAUSES = 4
@@ -94,15 +94,18 @@ def _reach(start: str, direct: Mapping[str, frozenset[str]]) -> set[str]:
 def packaged() -> tuple[KnownFailure, ...]:
     """The entries that come with rldbg and with frameworks; they cannot change while it runs."""
     of_frameworks = [file for framework in frameworks() if (file := framework.file("knowledge.yaml")) is not None]
-    return tuple(entry for place in (PACKAGED, *of_frameworks) for entry in read_folder(place))
+    return tuple(entry for place in (PACKAGED, *of_frameworks) for entry in read_folder(place, context=TESTED))
 
 
-def read_folder(folder: Path) -> list[KnownFailure]:
-    """Every entry of the YAML files in a folder (or of one file); errors name file, entry and what is wrong."""
+def read_folder(folder: Path, context: str | None = None) -> list[KnownFailure]:
+    """Every entry of the YAML files in a folder (or of one file); errors name file, entry and what is wrong.
+
+    Expressions are checked, but not in the context TESTED.
+    """
     files = [folder] if folder.is_file() else sorted((*folder.glob("*.yaml"), *folder.glob("*.yml")))
     if not files:
         raise UsageError(f"no knowledge in {folder}", "give a folder with *.yaml files, or unset RLDBG_KNOWLEDGE")
-    return [entry for file in files for entry in _read_file(file)]
+    return [entry for file in files for entry in _read_file(file, context)]
 
 
 class _EachKeyOnce(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -117,7 +120,7 @@ class _EachKeyOnce(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: igno
         return mapping
 
 
-def _read_file(file: Path) -> list[KnownFailure]:
+def _read_file(file: Path, context: str | None) -> list[KnownFailure]:
     try:
         raw: Any = yaml.load(file.read_text(encoding="utf-8"), Loader=_EachKeyOnce)
     except (OSError, yaml.YAMLError) as error:
@@ -131,7 +134,7 @@ def _read_file(file: Path) -> list[KnownFailure]:
     for item in raw:
         name = item.get("id", "?") if isinstance(item, dict) else "?"
         try:
-            entry = KnownFailure.model_validate(category | item if isinstance(item, dict) else item)
+            entry = KnownFailure.model_validate(category | item if isinstance(item, dict) else item, context=context)
             for expression in _searched(entry):
                 anchors_of(expression)
         except ValidationError as error:

@@ -15,7 +15,7 @@ from rldbg.doctor.library import Library
 from rldbg.doctor.standing import is_information, is_setting, is_warning
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SignaturePattern:
     """A signature, ready to be tried at a place."""
 
@@ -26,12 +26,25 @@ class SignaturePattern:
     near: Expression | None
     not_near: Expression | None
     raised_in: Expression | None
-    in_warnings: bool
-    """Whether lines that a logger calls a warning count: those of warnings, and where an example is such a line."""
-    in_information: bool
-    """Whether lines that a logger calls an information count: where an example is such a line."""
-    in_settings: bool
-    """Whether the value of a setting counts: where an example is one."""
+
+    @cached_property
+    def in_warnings(self) -> bool:
+        """Whether lines that a logger calls a warning count: those of warnings, and where an example is such a line."""
+        return self.entry.severity == "warning" or any(map(is_warning, self._examples))
+
+    @cached_property
+    def in_information(self) -> bool:
+        """Whether lines that a logger calls an information count: where an example is such a line."""
+        return self.entry.severity == "warning" or any(map(is_information, self._examples))
+
+    @cached_property
+    def in_settings(self) -> bool:
+        """Whether the value of a setting counts: where an example is one."""
+        return any(is_setting(line, found.start()) for line in self._examples if (found := self.match.search(line)))
+
+    @cached_property
+    def _examples(self) -> list[str]:
+        return [clean(example).text for example in self.signature.examples]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +150,14 @@ def _signature_pattern(entry: KnownFailure, signature: Signature) -> SignaturePa
     def expression(source: str | None) -> Expression | None:
         return Expression(source) if source else None
 
-    match = Expression(signature.match)
-    lines = [clean(example).text for example in signature.examples]
     return SignaturePattern(
         entry,
         signature,
-        match,
+        Expression(signature.match),
         expression(signature.unless),
         expression(signature.near),
         expression(signature.not_near),
         expression(signature.raised_in),
-        in_warnings=entry.severity == "warning" or any(map(is_warning, lines)),
-        in_information=entry.severity == "warning" or any(map(is_information, lines)),
-        in_settings=any(is_setting(line, found.start()) for line in lines if (found := match.search(line))),
     )
 
 

@@ -15,9 +15,10 @@ from rldbg.doctor.entries import PACKAGED, KnownFailure, Role
 from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.families import family_of, kind_of
-from rldbg.doctor.library import Library, read_folder
+from rldbg.doctor.library import Library, packaged, read_folder
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.sources import LogSource
+from rldbg.frameworks import frameworks
 from rldbg.reports.knowledge import failure_pages
 
 COLLECTED = Path(__file__).with_name("collected_failures.txt").read_text().split()
@@ -39,6 +40,12 @@ def test_every_example_matches_its_own_entry_and_contains_an_anchor(library):
             for example in signature.examples:
                 assert matching_signature(entry, clean(example).text), (entry.id, example)
                 assert any(anchor in example for anchor in anchors), (entry.id, example, anchors)
+
+
+def test_the_packaged_expressions_are_safe():
+    places = [PACKAGED, *(f for framework in frameworks() if (f := framework.file("knowledge.yaml")) is not None)]
+    checked = [entry for place in places for entry in read_folder(place)]
+    assert tuple(entry.id for entry in checked) == tuple(entry.id for entry in packaged())
 
 
 def test_lines_that_only_look_similar_do_not_count(library, index, tmp_path):
