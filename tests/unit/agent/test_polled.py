@@ -9,10 +9,11 @@ import time
 import pytest
 
 from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.polled import looked_at
+from rldbg.agent.waits.polled import looked_at, unchanged
 from rldbg.agent.waits.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
 from rldbg.agent.waits.source import Sources
+from rldbg.live.diagnosis.lost_waits import unchanged_text
 
 
 class Waiting:
@@ -69,6 +70,80 @@ def test_what_a_loop_looks_at_is_known_with_what_changes_it(loop, name, by):
     frame = next(getattr(Waiting(), loop)())
     found = {(each.name, method) for each in looked_at(frame, Sources(os.getpid())) for method in each.changed_by}
     assert (name, by) in found
+
+
+class Controller:
+    """Loops that look at a flag, and functions that change it."""
+
+    def __init__(self, **flags):
+        self.paused, self.stopped, self.loaded, self.ready = (flags.get(name, False) for name in FLAGS)
+
+    def wait_unpaused(self):
+        while self.paused:
+            yield OwnFrame(sys._getframe())
+
+    def wait_stopped(self):
+        while not self.stopped:
+            yield OwnFrame(sys._getframe())
+
+    def wait_loaded(self):
+        while self.loaded:
+            yield OwnFrame(sys._getframe())
+
+    def wait_ready(self):
+        while not self.ready:
+            yield OwnFrame(sys._getframe())
+
+    def update(self):
+        self.paused = True
+        self.push()
+        self.paused = False
+
+    def stop(self):
+        self.stopped = True
+
+    def load(self):
+        self.loaded = True
+        try:
+            self.push()
+        finally:
+            self.loaded = False
+
+
+FLAGS = ("paused", "stopped", "loaded", "ready")
+
+
+def test_of_a_flag_that_nobody_changes_the_functions_are_told_that_would():
+    controller, sources = Controller(paused=True, loaded=True), Sources(os.getpid())
+    begin = Controller.update.__code__.co_firstlineno
+    assert unchanged(next(controller.wait_unpaused()), sources) == {
+        "name": "self.paused",
+        "functions": [f"update:{begin + 3}"],
+        "skipped": {
+            "function": "update",
+            "left_by": ["exception"],
+            "to": "True",
+            "from": begin + 1,
+            "back_to": "False",
+            "line": begin + 3,
+        },
+    }
+    stops = f"stop:{Controller.stop.__code__.co_firstlineno + 1}"
+    assert unchanged(next(controller.wait_stopped()), sources) == {"name": "self.stopped", "functions": [stops]}
+    assert "skipped" not in unchanged(next(controller.wait_loaded()), sources)
+    assert unchanged(next(controller.wait_ready()), sources) == {}
+
+
+def test_the_sentence_says_who_would_change_a_flag_and_what_led_past_it():
+    seen = {"name": "self.paused", "functions": ["update:20"]}
+    stack = {"threads": [], "tasks": []}
+    told = "in its file only update (line 20) would change `self.paused`, and no thread or task is seen running it"
+    assert unchanged_text({"unchanged": seen}, stack) == told
+    skipped = {"function": "update", "left_by": ["exception"], "to": "True", "from": 18, "back_to": "False", "line": 20}
+    assert unchanged_text({"unchanged": seen | {"skipped": skipped}}, stack) == (
+        f"{told}; update sets it to True in line 18 and to False in line 20, which an exception in between skips"
+    )
+    assert unchanged_text({"unchanged": {}}, stack) == ""
 
 
 def test_the_thread_that_would_change_it_is_found():

@@ -1,4 +1,4 @@
-"""Why what would end a wait has not happened: conditions that do not hold, releases that exceptions skip."""
+"""Why what would end a wait has not happened: conditions that do not hold, releases that are skipped."""
 
 import concurrent.futures
 import os
@@ -12,7 +12,7 @@ from rldbg.agent.waits.objects import OwnFrame
 from rldbg.agent.waits.reasons import guard
 from rldbg.agent.waits.skipped import failed_calls, skipped_return
 from rldbg.agent.waits.source import Sources
-from rldbg.live.diagnosis.lost_waits import why_lost
+from rldbg.live.diagnosis.lost_waits import ways_text, why_lost
 
 SET = frozenset({"set"})
 
@@ -102,7 +102,8 @@ def test_a_release_that_an_exception_skips_is_found_with_the_calls_that_failed_t
     client = Client()
     begin = Client.generate.__code__.co_firstlineno
     skipped = skipped_return("semaphore", "self.slots", _place(), [], Sources(os.getpid()))
-    assert skipped == {"function": "generate", "acquired": begin + 1, "released": begin + 3}
+    lines = {"acquired": begin + 1, "released": begin + 3}
+    assert skipped == {"function": "generate", "left_by": ["exception"]} | lines
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         futures = [pool.submit(client.generate, "no number"), pool.submit(client.guarded, "no number")]
         concurrent.futures.wait(futures)
@@ -118,6 +119,85 @@ def _frame_with(futures):
 @pytest.mark.parametrize("name", ["self.safe", "self.lock", "self.unknown"])
 def test_a_release_that_nothing_skips_is_not_meant(name):
     assert skipped_return("lock", name, _place(), [], Sources(os.getpid())) == {}
+
+
+class Early:
+    """Releases that an exit from the function or the loop skips, and some that nothing skips."""
+
+    def __init__(self):
+        self.early, self.kept, self.rounds, self.over, self.handled = (threading.Semaphore(1) for _ in range(5))
+
+    def generate_some(self, text):
+        self.early.acquire()
+        if not text:
+            return None
+        self.early.release()
+        return text
+
+    def in_any_case(self, text):
+        self.kept.acquire()
+        if not text:
+            self.kept.release()
+            return None
+        self.kept.release()
+        return text
+
+    def several(self, texts):
+        for text in texts:
+            self.rounds.acquire()
+            if not text:
+                continue
+            self.rounds.release()
+
+    def outside(self, texts):
+        self.over.acquire()
+        for text in texts:
+            if text:
+                continue
+        self.over.release()
+
+    def failing(self, text):
+        self.handled.acquire()
+        try:
+            if not text:
+                return None
+            found = int(text)
+            self.handled.release()
+        except ValueError:
+            self.handled.release()
+            raise
+        return found
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "left_by"),
+    [
+        ("self.early", Early.generate_some, ["return in line {3}", "exception"]),
+        ("self.kept", Early.in_any_case, ["exception"]),
+        ("self.rounds", Early.several, ["continue in line {4}", "exception"]),
+        ("self.over", Early.outside, ["exception"]),
+        ("self.handled", Early.failing, ["return in line {4}"]),
+    ],
+)
+def test_exits_that_skip_a_release_are_told_with_their_lines(name, function, left_by):
+    begin = function.__code__.co_firstlineno
+    lines = [f"{begin + number}" for number in range(9)]
+    skipped = skipped_return("semaphore", name, _place(), [], Sources(os.getpid()))
+    assert skipped["function"] == function.__name__
+    assert skipped["left_by"] == [way.format(*lines) for way in left_by]
+
+
+@pytest.mark.parametrize(
+    ("left_by", "said"),
+    [
+        (["return in line 8"], "the return in line 8 skips"),
+        (["return in line 8", "break in line 9"], "the return in line 8 or the break in line 9 skip"),
+        (["return in line 8", "exception"], "the return in line 8, or an exception in between, skips"),
+        (["exception"], "an exception in between skips"),
+    ],
+)
+def test_what_skips_a_release_is_said(left_by, said):
+    assert ways_text({"left_by": left_by}) == said
 
 
 class Sandboxes:
@@ -170,6 +250,7 @@ def test_an_item_that_an_exception_keeps_from_being_put_back_is_found(name, func
         "function": function.__name__,
         "acquired": begin + lines[0],
         "released": begin + lines[1],
+        "left_by": ["exception"],
     }
     wait = {"kind": "queue_get", "name": name, "key": "0x1", "skipped": skipped, "failed": {}}
     wait |= {"functions": ["give_back:1"], "later": {"who": "t", "main": False, "calls": "give_back"}}
@@ -188,7 +269,7 @@ def test_a_queue_that_is_no_pool_or_is_given_its_items_back_in_any_case_is_not_m
 
 def test_the_sentence_says_what_was_skipped_and_why():
     failed = {"count": 3, "raised": "KeyError: 1", "file": "/x/job.py", "line": 14, "function": "generate"}
-    skipped = {"function": "generate", "acquired": 13, "released": 16}
+    skipped = {"function": "generate", "acquired": 13, "released": 16, "left_by": ["exception"]}
     wait = {"kind": "lock", "name": "lock", "key": "0x1", "skipped": skipped, "failed": failed}
     entry = {"wait": wait, "frames": []}
     said = why_lost(entry, wait, {"threads": [entry], "ended": [], "children": []}, {})

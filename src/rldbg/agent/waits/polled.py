@@ -1,5 +1,5 @@
 """What a loop looks at again and again, and what changes that: assignments to an attribute, methods of a container, of
-a queue or of an event."""
+a queue or of an event; and where nobody is about to do so, the functions that would, and what led past it in them."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from .called import assignment
 from .kernel import Facts
 from .objects import Frame, Object, is_a
-from .resolving import resolve
+from .origins import own_nodes
+from .resolving import plain_text, resolve
+from .skipped import ways_around
 from .source import Sources
 
 _CONTAINERS = ("list", "dict", "set", "deque")
@@ -60,6 +62,52 @@ def looked_at(frame: Frame, sources: Sources) -> Iterator[LookedAt]:
                 yield LookedAt(owner.address, frozenset({assignment(node.attr)}), ast.unparse(node))
         if isinstance(node, ast.Name | ast.Attribute) and _is_container(value := resolve(node, frame)):
             yield LookedAt(value.address if value is not None else 0, _GROWING | _SHRINKING, ast.unparse(node))
+
+
+def unchanged(frame: Frame, sources: Sources) -> Facts:
+    """Of an attribute that the loop around the line looks at: its `name`, the functions of the file that assign it (as
+    `name:line`), and of one that gives it the value that it has and later another one, what leads past the second."""
+    test, _ = sources.polled_test(frame)
+    every = [node for node in ast.walk(test) if isinstance(node, ast.Attribute)] if test is not None else []
+    looked = [node for node in every if resolve(node, frame) is not None and not _is_container(resolve(node, frame))]
+    asked = {id(node.func) for node in ast.walk(test) if isinstance(node, ast.Call)} if test is not None else set()
+    looked = [node for node in looked if id(node) not in asked]
+    if len(looked) != 1:
+        return {}
+    name, value = looked[0].attr, resolve(looked[0], frame)
+    changed = [
+        (function, steps)
+        for function in sources.functions(frame.file)
+        if function.name != "__init__" and (steps := _assignments(function, name))
+    ]
+    if not changed or value is None:
+        return {}
+    functions = [f"{function.name}:{steps[-1].lineno}" for function, steps in changed]
+    found: Facts = {"name": ast.unparse(looked[0]), "functions": functions}
+    for function, steps in changed:
+        given = [_constant(step.value) for step in steps]
+        first, last = steps[0], steps[-1]
+        if given[0] == plain_text(value) and given[-1] not in ("", given[0]):
+            ways = ways_around(function, [last], first.lineno)
+            lines = {"to": given[0], "from": first.lineno, "back_to": given[-1], "line": last.lineno}
+            found |= {"skipped": {"function": function.name, "left_by": ways} | lines} if ways else {}
+    return found
+
+
+def _assignments(function: ast.AST, attribute: str) -> list[ast.Assign]:
+    """Assignments to an attribute of this name, in the order of their lines."""
+    every = [node for node in own_nodes(function) if isinstance(node, ast.Assign)]
+    found = [
+        node
+        for node in every
+        if any(isinstance(each, ast.Attribute) and each.attr == attribute for each in node.targets)
+    ]
+    return sorted(found, key=lambda node: node.lineno)
+
+
+def _constant(value: ast.expr) -> str:
+    """A constant as Python prints it."""
+    return repr(value.value) if isinstance(value, ast.Constant) else ""
 
 
 def _is_container(value: Object | None) -> bool:

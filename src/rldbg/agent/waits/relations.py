@@ -12,7 +12,7 @@ from .kernel import Facts
 from .looking import Wait, is_ray_queue, lock_key, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, users_place
-from .polled import changers
+from .polled import changers, unchanged
 from .reasons import ended_by_signal, guard, is_nobody_elses
 from .skipped import failed_calls, skipped_return
 from .source import SETTING, Sources, is_unconditional
@@ -66,6 +66,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         place = named_in or (frames[user] if user is not None else None)
         if place is not None and wait.get("polls"):
             wait["looks_at"] = list(changers(entry, place, reached, sources))
+            wait["unchanged"] = {} if wait["looks_at"] else unchanged(place, sources)
         if place is not None:
             _relate_taken(wait, place, frames, waiting, sources)
         if opposite := _OPPOSITE.get(wait["kind"]):

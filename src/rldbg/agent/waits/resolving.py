@@ -133,20 +133,22 @@ def values_in(expression: ast.expr, frame: Frame) -> str:
         if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript) or id(node) in counted:
             continue
         value = resolve(node, frame)
-        if value is not None and (shown := _shown(value)) is not None:
+        if value is not None and (shown := plain_text(value)) is not None:
             found[ast.unparse(node)] = shown
             counted |= {id(node.value)} if isinstance(node, ast.Subscript) else set()
     return f" ({', '.join(f'{name} = {value}' for name, value in list(found.items())[:3])})" if found else ""
 
 
-def _shown(value: Object) -> str | None:
+def plain_text(value: Object) -> str | None:
     """A plain value as Python prints it, or a collection of few of them."""
-    plain = path_text(value) or (value.text() if value.text() is not None else value.number())
+    plain = path_text(value) or _plain(value)
+    if plain is not None and value.kind == "bool":
+        return str(bool(plain))
     if plain is not None:
         return repr(plain)[:80]
     if not is_a(value, *_BRACKETS) or not 0 < (value.length() or 0) <= _MOST_ELEMENTS:
         return None
     within = [key for key, _ in value.pairs()] if is_a(value, "dict") else value.elements()
-    parts = [_shown(each) for each in within]
+    parts = [plain_text(each) for each in within]
     brackets = next(_BRACKETS[each] for each in _BRACKETS if is_a(value, each))
     return f"{brackets[0]}{', '.join(filter(None, parts))}{brackets[1]}"[:80] if None not in parts else None

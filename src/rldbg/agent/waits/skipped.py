@@ -1,12 +1,12 @@
-"""What was taken and not given back: the function that takes it and gives it back further down, where an exception in
-between skips that, and the calls that have failed there."""
+"""What was taken and not given back: the function that takes it and gives it back further down, where an exception or
+an exit in between skips that, and the calls that have failed there."""
 
 import ast
 from collections.abc import Iterator, Sequence
 
 from .kernel import Facts
 from .objects import Frame, Object, exception_text, is_a
-from .origins import last_name, own_nodes
+from .origins import FUNCTIONS, last_name, own_nodes
 from .places import is_users
 from .reasons import is_called_on
 from .source import Sources
@@ -20,12 +20,15 @@ _TAKEN_AND_GIVEN = {
     "semaphore": _LOCKING,
     "queue_get": (frozenset({"get", "get_nowait", "get_async"}), frozenset({"put", "put_nowait", "put_async"})),
 }
+_LOOPS = (ast.While, ast.For, ast.AsyncFor)
+_EXITS = {ast.Return: "return", ast.Break: "break", ast.Continue: "continue"}
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def skipped_return(kind: str, name: str, place: Frame, frames: Sequence[Frame], sources: Sources) -> Facts:
     """A function that takes what is waited for, itself or by another function of the place's file, and gives it back
-    further down, where an exception in between skips that: `function`, and the lines `acquired` and `released`."""
+    further down, where something in between skips that: `function`, the lines `acquired` and `released`, and what it
+    may be `left_by`."""
     last, same_item = name.rpartition(".")[2], kind == "queue_get"
     taking, giving = _TAKEN_AND_GIVEN[kind]
     ways = [(function, taking, giving, last) for function in sources.functions(place.file)]
@@ -69,12 +72,53 @@ def _skipped_in(
             taken.setdefault(key, []).append(call.lineno)
         else:
             given.setdefault(key, []).append(call)
-    safe = {id(node) for each in _always_run(function) for node in ast.walk(each)}
     for key in taken.keys() & given.keys():
         begins, ends = min(taken[key]), max(call.lineno for call in given[key])
-        if ends > begins + 1 and not any(id(call) in safe for call in given[key]):
-            return {"function": function.name, "acquired": begins, "released": ends}
+        if ways := ways_around(function, given[key], begins):
+            return {"function": function.name, "acquired": begins, "released": ends, "left_by": ways}
     return {}
+
+
+def ways_around(function: ast.AST, steps: Sequence[ast.AST], begins: int) -> list[str]:
+    """What leads past all of these steps of a function, from a line on: exits, as `return in line 8`, and `exception`.
+    None where one of them is also run then; one that is run for exceptions too is skipped by exits alone."""
+    tries = [node for node in own_nodes(function) if isinstance(node, ast.Try)]
+    in_any_case = {id(node) for each in tries for last in each.finalbody for node in ast.walk(last)}
+    if any(id(step) in in_any_case for step in steps):
+        return []
+    handled = {id(node) for each in tries for handler in each.handlers for node in ast.walk(handler)}
+    lines = [int(getattr(step, "lineno", 0)) for step in steps]
+    given = {line for line in lines if line > begins}
+    found = [
+        f"{word} in line {line}"
+        for word, line, last in _exits(function, None)
+        if begins < line < max(lines) <= last and not any(_leads_to(function, each, line) for each in given)
+    ]
+    raises = max(lines) > begins + 1 and not any(id(step) in handled for step in steps)
+    return [*found[:2], *(["exception"] if raises else [])]
+
+
+def _exits(node: ast.AST, loop: ast.AST | None) -> Iterator[tuple[str, int, int]]:
+    """Statements that leave a function or a loop or begin its next round, each with the last line that it skips."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            continue
+        word = _EXITS.get(type(child), "")
+        skips = None if word == "return" else loop
+        if word and (word == "return" or loop is not None):
+            yield word, int(getattr(child, "lineno", 0)), int(getattr(skips, "end_lineno", None) or 1 << 30)
+        yield from _exits(child, child if isinstance(child, _LOOPS) else loop)
+
+
+def _leads_to(function: ast.AST, step: int, line: int) -> bool:
+    """Whether a line is run only after that of a step: a statement before it in the same block contains the step."""
+    for node in (function, *own_nodes(function)):
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            statements = block if isinstance(block, list) else []
+            at = next((n for n, each in enumerate(statements) if each.lineno <= line <= (each.end_lineno or 0)), None)
+            if at is not None and any(each.lineno == step for each in statements[:at]):
+                return True
+    return False
 
 
 def _calls(function: ast.AST) -> Iterator[ast.Call]:
@@ -91,14 +135,6 @@ def _items_kept(function: ast.AST) -> dict[int, str]:
         if isinstance(value, ast.Call) and isinstance(targets[0], ast.Name):
             found[id(value)] = targets[0].id
     return found
-
-
-def _always_run(function: ast.AST) -> Iterator[ast.stmt]:
-    """What also runs after an exception."""
-    for node in own_nodes(function):
-        if isinstance(node, ast.Try):
-            yield from node.finalbody
-            yield from (each for handler in node.handlers for each in handler.body)
 
 
 def failed_calls(skipped: Facts, stacks: Sequence[Sequence[Frame]]) -> Facts:

@@ -169,11 +169,11 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
         return last.gone
     if last.wait.get("disagree"):
         return "disagreement"
-    if last.wait.get("lost"):
-        return "not_woken" if last.wait.get("completed") else _NEVER.get(last.kind, last.kind)
     if last.wait.get("polls"):
         # A polling loop may be normal, unless another process waits for it.
         return "polling" if len(way) > 1 else "possible"
+    if last.wait.get("lost"):
+        return "not_woken" if last.wait.get("completed") else _NEVER.get(last.kind, last.kind)
     if works_slowly(last.wait):
         return "busy"
     if last.kind == "sleep" and len(way) > 1 and not sleeps_long(last.wait) and _completes(way[-2], last):

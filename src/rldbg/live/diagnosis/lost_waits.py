@@ -152,12 +152,7 @@ def _undone_duty(loss: _Loss) -> str:
     elif wait.get("between") == "processes" and wait.get("ends") is None:
         return loss.gone or f"no parent or child process of it is seen that would {duty}"
     elif functions:
-        them = "it" if len(functions) == 1 else "them"
-        run = {str(each).partition(":")[0] for each in functions} & {
-            each.rpartition(".")[2] for each in _running(loss.stack)
-        }
-        seen = f"nobody who is in {them} is about to" if run else f"no thread or task is seen running {them}"
-        nobody = f"in its file only {_listed(functions)} would {duty}, and {seen}"
+        nobody = f"in its file only {_listed(functions)} would {duty}, {_nobody_in(functions, loss.stack)}"
     else:
         nobody = f"no thread or process is seen that would {duty}"
         nobody += ", and no line of its file does so" if wait.get("nowhere") else ""
@@ -279,15 +274,43 @@ def _all_of_pool(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> int:
 
 
 def _skipped(wait: WaitFacts) -> str:
-    """A release, or an item that is put back, which an exception has skipped, or may have."""
+    """A release, or an item that is put back, which an exception or an exit has skipped, or may have."""
     skipped, failed = wait["skipped"], wait.get("failed") or {}
     take, give = ("takes one", "puts it back") if wait["kind"] == "queue_get" else ("acquires it", "releases it")
     text = f"{skipped['function']} {take} in line {skipped['acquired']} and {give} in line"
-    text += f" {skipped['released']}, which an exception in between skips"
+    text += f" {skipped['released']}, which {ways_text(skipped)}"
     if not failed:
         return text
     futures = f"{failed['count']} futures have" if failed["count"] > 1 else "1 future has"
     return f"{text}: {futures} failed there with {failed['raised']} at {place_text(failed)}"
+
+
+def unchanged_text(wait: WaitFacts, stack: WaitFacts) -> str:
+    """Of what a loop looks at: who would change it, if nobody is about to."""
+    seen = wait.get("unchanged") or {}
+    if not seen:
+        return ""
+    text = f"in its file only {_listed(seen['functions'])} would change `{seen['name']}`, "
+    text += _nobody_in(seen["functions"], stack)
+    if skipped := seen.get("skipped"):
+        text += f"; {skipped['function']} sets it to {skipped['to']} in line {skipped['from']} and to"
+        text += f" {skipped['back_to']} in line {skipped['line']}, which {ways_text(skipped)}"
+    return text
+
+
+def _nobody_in(functions: Sequence[str], stack: WaitFacts) -> str:
+    """That none of these functions (as `name:line`) is run, or will do so where it is."""
+    run = {each.partition(":")[0] for each in functions} & {each.rpartition(".")[2] for each in _running(stack)}
+    them = "it" if len(functions) == 1 else "them"
+    return f"and nobody who is in {them} is about to" if run else f"and no thread or task is seen running {them}"
+
+
+def ways_text(skipped: WaitFacts) -> str:
+    """What leads past a step of a function: `the return in line 8, or an exception in between, skips`."""
+    exits = [f"the {way}" for way in skipped["left_by"] if way != "exception"]
+    if len(exits) < len(skipped["left_by"]):
+        return f"{', '.join(exits)}, or an exception in between, skips" if exits else "an exception in between skips"
+    return f"{' or '.join(exits)} {'skips' if len(exits) == 1 else 'skip'}"
 
 
 def _who_was_started(wait: WaitFacts, stack: WaitFacts, known: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rldbg.agent.waits import is_standard, is_users
 from rldbg.live.diagnosis.entries import all_entries, blocked_loops, process_id
-from rldbg.live.diagnosis.lost_waits import ended_children, last_raised
+from rldbg.live.diagnosis.lost_waits import ended_children, last_raised, unchanged_text
 from rldbg.live.diagnosis.wait_graph import RESTING, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, handled_text, listed, lock_file_text, place_text, thing
 
@@ -185,6 +185,7 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
         wait = {"kind": "turn"} if blocked_loops(stack) else wait
     if wait.get("polls"):
         ended = ended_children(stack)
+        wait["lost"] = unchanged_text(wait, stack)
         looks = "polls without sleeping" if wait["kind"] == "computing" else "polls"
         found = [*filter(None, [lock_file_text(wait.get("lock_file") or {})]), *ended]
         told = tuple(f"/{name}" for name in _QUOTED.findall(wait["polls"]))
