@@ -9,7 +9,7 @@ import pytest
 
 from rldbg.agent.waits.objects import OwnFrame
 from rldbg.agent.waits.source import Sources
-from rldbg.agent.waits.starters import starters
+from rldbg.agent.waits.starters import SourceLine, starters, starts_ahead
 from rldbg.live.diagnosis.lost_waits import why_lost
 
 
@@ -112,3 +112,50 @@ def test_a_lock_is_told_with_who_took_it_and_has_ended():
     # A process that remembers its thread says so itself.
     gone = stack | {"ended": [{"kind": "thread", "name": "writer"}]}
     assert why_lost(thread, wait, gone, {}).endswith("; thread writer has ended")
+
+
+PROGRAM = """
+import threading
+
+def work(): ...
+
+def begin():
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads: thread.join()
+
+def rounds():
+    while True:
+        threading.Thread(target=work).start()
+        work()
+
+def either(fast):
+    if fast:
+        work()
+    else:
+        threading.Thread(target=work).start()
+
+def later():
+    work()
+    begin()
+
+begin()
+"""
+
+
+@pytest.mark.parametrize(
+    ("stack", "found"),
+    [
+        # THEN what a function has started that has not returned is not started again by who called it
+        ([("begin", 8), ("<module>", 25)], []),
+        ([("<module>", 24)], [(7, False)]),
+        ([("rounds", 13)], [(12, True)]),
+        ([("either", 17)], []),
+        ([("either", 16)], [(19, False)]),
+    ],
+)
+def test_what_current_functions_will_still_start(tmp_path, stack, found):
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    frames = [SourceLine(str(file), line, function) for function, line in stack]
+    ahead = starts_ahead(frames, Sources(os.getpid()))
+    assert [(each["line"], each["again"]) for each in ahead] == found

@@ -1277,3 +1277,18 @@ def test_all_who_wait_for_the_same_that_has_ended_are_told_with_it():
     assert found.evidence[0].startswith(
         "because of that task generate waits at serve.py:4 (generate) for room in queue"
     )
+
+
+def test_who_waits_for_the_same_condition_is_told_with_what_it_looks_for():
+    def waiting(until):
+        return {"kind": "condition", "name": "self.cv", "key": "0x1", "until": until, "users": [], "functions": []}
+
+    update, generate = waiting("while `self.inflight > 0`"), waiting("while `self.version < want`")
+    update["functions"] = ["update:20"]
+    threads = [_thread("update", update), _thread("generate", generate), _thread("other", dict(update))]
+    (found,) = explain([_process(1, *threads)])
+    assert found.kind == "never_notified"
+    assert found.verdict.endswith(
+        "; thread generate waits for the same condition, in a loop while `self.version < want`"
+        "; thread other waits for the same condition"
+    )

@@ -164,13 +164,21 @@ class Sources:
         place = frame.file, frame.line
         if place not in self._ahead:
             function, loops = self.function(frame), self.loops_around(frame)
+            other_ways = {id(node) for each in self._other_ways(frame) for node in ast.walk(each)}
 
             def is_ahead(node: ast.AST) -> bool:
                 line = int(getattr(node, "end_lineno", None) or 0)
-                return line >= frame.line or any(_spans(loop, line) for loop in loops)
+                again = any(_spans(loop, line) for loop in loops)
+                return again or (line >= frame.line and id(node) not in other_ways)
 
             self._ahead[place] = tuple(nodes_run(function, is_ahead)) if function is not None else ()
         return self._ahead[place]
+
+    def _other_ways(self, frame: Frame) -> Iterator[ast.stmt]:
+        """What is run instead of the branch that the line is in."""
+        for node in self.on_line(frame):
+            if isinstance(node, ast.If) and any(map(spanning(frame.line), node.body)):
+                yield from node.orelse
 
     def on_line(self, frame: Frame) -> tuple[ast.AST, ...]:
         return self._nodes(frame.file, frame.line)
@@ -397,6 +405,10 @@ def nodes_run(function: ast.AST, is_ahead: Callable[[ast.AST], bool] = lambda _:
     for inner in ast.iter_child_nodes(function):
         if isinstance(inner, FUNCTIONS) and inner.name in (begun if isinstance(inner, ast.FunctionDef) else run):
             yield from nodes_run(inner)
+
+
+def spanning(line: int) -> Callable[[ast.AST], bool]:
+    return functools.partial(_spans, line=line)
 
 
 def _spans(node: ast.AST, line: int) -> bool:

@@ -10,7 +10,7 @@ from .objects import Frame, Object, called_on, is_a
 from .origins import FUNCTIONS, last_name, names_of, own_nodes
 from .places import is_users
 from .resolving import resolve
-from .source import Sources, nodes_ahead
+from .source import Sources, nodes_ahead, spanning
 
 # By the last name of what is called: what it starts, and where the function stands among its arguments.
 _STARTS: dict[str, tuple[str, int]] = {
@@ -62,13 +62,17 @@ def starters(functions: Sequence[str], place: Frame, frames: Sequence[Frame], so
 def starts_ahead(frames: Sequence[Frame], sources: Sources) -> list[Facts]:
     """The lines of current functions that will start a thread, process or task; `again`, in the next round of a loop
     alone."""
-    return [
-        {"file": frame.file, "line": node.lineno, "again": node.lineno <= frame.line}
-        for frame in frames
-        if is_users(frame.file)
-        for node in nodes_ahead(frame, sources)
-        if isinstance(node, ast.Call) and last_name(node.func) in _STARTS
-    ]
+    own = [frame for frame in frames if is_users(frame.file)]
+    found = []
+    for number, frame in enumerate(own):
+        # Functions that it has called and that have not returned begin anew only in a loop.
+        begun = {id(node) for inner in own[:number] for node in ast.walk(sources.function(inner) or ast.Pass())}
+        for node in nodes_ahead(frame, sources):
+            if isinstance(node, ast.Call) and last_name(node.func) in _STARTS:
+                again = node.lineno <= frame.line and any(map(spanning(node.lineno), sources.loops_around(frame)))
+                if again or id(node) not in begun:
+                    found.append({"file": frame.file, "line": node.lineno, "again": again})
+    return found
 
 
 @dataclass(frozen=True)

@@ -215,9 +215,17 @@ def _common_side(ring: Sequence[Node]) -> tuple[str, str]:
 def _alike_text(first: Node, others: Sequence[Node], *, whole: bool) -> str:
     if not others:
         return ""
-    verb = "waits" if len(others) == 1 else "wait"
     how = f"for the same {_NOUNS[first.kind]}" if whole and first.kind in _NOUNS else "in the same way"
-    return f"; {listed([node.label for node in others])} {verb} {how}"
+    loops: dict[str, list[str]] = {}
+    for node in others:
+        # Who waits for the same condition may wait for something else to hold.
+        loop = str(node.wait.get("until") or "") if first.kind == "condition" else ""
+        loops.setdefault(f", in a loop {loop}" if loop and loop != first.wait.get("until") else "", []).append(
+            node.label
+        )
+    return "".join(
+        f"; {listed(labels)} {'waits' if len(labels) == 1 else 'wait'} {how}{loop}" for loop, labels in loops.items()
+    )
 
 
 def _same_wait(node: Node, other: Node) -> bool:

@@ -217,7 +217,8 @@ def _cause(last: Node) -> Id:
         return last.kind, lost
     if lost and last.wait.get("shared"):
         return last.id[0], last.kind, last.wait["shared"]
-    return (*last.id[:2], last.kind, key, lost) if lost and key else last.id
+    # What each of those who wait for a condition looks for is told with it.
+    return (*last.id[:2], last.kind, key, "" if last.kind == "condition" else lost) if lost and key else last.id
 
 
 def _accepts(node: Node) -> bool:
