@@ -117,7 +117,7 @@ def failure_at(window: LogWindow, anchor: str, place: LogPlace) -> Failure | Non
         return None
     if anchor == TRACEBACK:
         return traceback_at(window, place)
-    if window.is_code or window.is_test_name or is_warning(text) or is_information(text):
+    if window.is_code or window.is_test_name or window.is_ignored or is_warning(text) or is_information(text):
         return None
     if remote := RAY_TASK.search(window.line.text):
         speaker = Speaker(remote["name"], remote["pid"], remote["node"] or "", place.speaker.rank)

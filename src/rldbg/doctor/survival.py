@@ -18,6 +18,8 @@ _CLOSING = re.compile(
 )
 """Functions that run when a process ends: what they raise comes after what ended it."""
 _FIRST_FRAMES = (" in <module>", " in _run_module_as_main")
+_IMPORTED = re.compile(r"/(?:site|dist)-packages/(?:.*/)?__init__\.py:\d+ in <module>$")
+"""A package that is imported; nobody starts a program with it."""
 _GENERATED = re.compile(r"(?:<(?:string|stdin|exec|code|cell|ipython)|/tmp/tmp|(?:.*/)?(?:sandbox|code_exec)\w*/)")
 """Where the code of a model lies that a program runs."""
 _EXCEPTION_NAME = re.compile(r"(?<![\w.])(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b")
@@ -45,7 +47,8 @@ def is_uncaught(failure: Failure) -> bool:
 
 
 def _is_whole(failure: Failure) -> bool:
-    return bool(failure.frames) and failure.frames[0].endswith(_FIRST_FRAMES)
+    first = next(iter(failure.frames), "")
+    return first.endswith(_FIRST_FRAMES) and not _IMPORTED.search(first)
 
 
 def is_closing(failure: Failure) -> bool:

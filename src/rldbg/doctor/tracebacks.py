@@ -17,7 +17,7 @@ from rldbg.doctor.exception_lines import (
     message_of,
 )
 from rldbg.doctor.standing import is_warning, level_of
-from rldbg.doctor.window import CARETS, IGNORED, LogWindow
+from rldbg.doctor.window import CARETS, LogWindow
 
 _LEFT = "SystemExit"
 """What ends a process on purpose, as a handler of signals does; without a code, or with 0, it ended well."""
@@ -46,7 +46,7 @@ _FRAME_PART = re.compile(r"^\s+\S|^[\s^~]+$")
 def traceback_at(window: LogWindow, place: LogPlace) -> Failure | None:
     """Frames and exception of a traceback; lines of other processes in between are left out. What is raised as an
     object is removed ends nothing."""
-    if any(IGNORED.search(line.text) for line in window.above(1)):
+    if window.is_under_ignored:
         return None
     lines = _lines_of(window)
     frames: list[str] = []

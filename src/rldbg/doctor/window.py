@@ -31,8 +31,14 @@ _SHOWN_LINES = 8
 _RAISES = re.compile(r"(?:.{0,120}?[\])|:])?\s*raise [A-Za-z_][\w.]*\(")
 _IMPORTS = re.compile(r"(?:.{0,120}?[\])|:])?\s*from [A-Za-z_.][\w.]* import \(?[\w, ]*\)?$")
 _TEST_NAME = re.compile(r"\s*(?:[A-Z]+ |[\d.]+s (?:call|setup|teardown) +|\[gw\d+\] .{0,20})?[\w/.-]+\.py::\w+")
-IGNORED = re.compile(r"Exception ignored in|Failed to load plugin ")
-"""Above a traceback after which the program goes on: while an object is removed, while an engine loads plug-ins."""
+IGNORED = re.compile(
+    r"Exception ignored (?:in|while|on)\b|Error in (?:atexit\._run_exitfuncs|sys\.(?:unraisable|excepthook))"
+    r"|Failed to load plugin "
+)
+"""Above an exception after which the program goes on, or is at its end anyway: while an object is removed, in what runs
+at exit, while an engine loads plug-ins."""
+_IGNORED_WITHIN = 4
+"""Lines of other processes may stand between."""
 _TRACEBACK_LINES = 40
 _HEAD = "Traceback (most recent call last)"
 CARETS = re.compile(r"^[\s^~]+$")
@@ -158,8 +164,11 @@ class LogWindow:
 
     @cached_property
     def is_ignored(self) -> bool:
-        """Whether the line ends a traceback that Python prints and goes on, as when an object is removed."""
+        """Whether the line ends a traceback that Python prints and goes on, as when an object is removed; or is such an
+        exception, or the line that says so."""
         own = (line for line in self.above(_TRACEBACK_LINES) if line.speaker.may_be(self.line.speaker))
+        if IGNORED.search(self.line.text) or (not self._is_framed and self.is_under_ignored):
+            return True
         for line in own:
             if _HEAD in line.text:
                 above = next(own, None)
@@ -167,6 +176,17 @@ class LogWindow:
             if not (_FRAME_LINE.match(line.text) or _CODE.match(line.text) or CARETS.match(line.text)):
                 return False
         return False
+
+    @cached_property
+    def is_under_ignored(self) -> bool:
+        """Whether the nearest line above, of the same process, says that the exception under it is ignored."""
+        near = self.above(_IGNORED_WITHIN)
+        own = next((line for line in near if line.speaker.may_be(self.line.speaker)), None)
+        return own is not None and bool(IGNORED.search(own.text))
+
+    @property
+    def _is_framed(self) -> bool:
+        return _HEAD in self.line.text or bool(_FRAME_LINE.match(self.line.text))
 
     @cached_property
     def is_test_name(self) -> bool:
