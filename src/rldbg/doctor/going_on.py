@@ -7,8 +7,8 @@ from rldbg.doctor.endings import is_ending
 from rldbg.doctor.evidence import Failure, LogEvidence, LogPlace
 from rldbg.doctor.failures import is_error_line, skeleton
 from rldbg.doctor.progress import tells_final_results
-from rldbg.doctor.standing import is_information, is_tried_again
-from rldbg.doctor.survival import is_of_model, is_uncaught
+from rldbg.doctor.standing import is_information, is_tried_again, says_gone_on
+from rldbg.doctor.survival import is_of_import, is_of_model, is_uncaught
 from rldbg.doctor.tracebacks import same_voice
 from rldbg.doctor.window import LogWindow
 
@@ -25,13 +25,19 @@ _DEALS_WITH = re.compile(
     r"(?:reducing|decreasing|lowering|halving)(?: \w+){0,3} (?:size|tokens|length)|"
     r"reconnected|recovered|going on|trying again|will (?:try|retry)|using \S{1,40} instead)\b"
 )
+_DOES_WITHOUT = re.compile(r"(?i)\b(?:unavailable|not available|is missing|disabled|ignored|optional)\b")
+"""What is said of a package that could not be imported, and is not needed."""
 
 
 def note_going_on(evidence: LogEvidence, window: LogWindow, place: LogPlace, failure: Failure | None = None) -> None:
     """Notes a known line, or a failure, that its process visibly dealt with or outlived."""
     at = (place.file, window.offset)
     lines = failure.lines - 1 if failure else 0
-    if _is_dealt_with(window, lines) or _counts_on_around(window, lines) or _is_quoted_in_fences(window):
+    if (
+        _is_dealt_with(window, lines, is_import=is_of_import(failure))
+        or _counts_on_around(window, lines)
+        or _is_quoted_in_fences(window)
+    ):
         evidence.dealt_with.add(at)
     if failure is not None and _is_output_of_model(window, failure):
         evidence.dealt_with.add(at)
@@ -39,10 +45,12 @@ def note_going_on(evidence: LogEvidence, window: LogWindow, place: LogPlace, fai
         evidence.resumed.add(at)
 
 
-def _is_dealt_with(window: LogWindow, lines: int) -> bool:
+def _is_dealt_with(window: LogWindow, lines: int, *, is_import: bool) -> bool:
     """Whether the program says under a failure of so many more lines how it goes on, and goes on."""
     below = [line for line in window.below(lines + 2) if line.text.strip()][lines:]
-    return len(below) > 1 and _deals_with(below[0].text)
+    if len(below) < 2:
+        return False
+    return _deals_with(below[0].text) or (is_import and bool(_DOES_WITHOUT.search(below[0].text)))
 
 
 def _counts_on_around(window: LogWindow, lines: int) -> bool:
@@ -105,4 +113,4 @@ def _below(window: LogWindow, failure: Failure, count: int) -> list[Line]:
 
 def _deals_with(text: str) -> bool:
     """Whether a line says how the program goes on after what is above it."""
-    return bool(_DEALS_WITH.match(text))
+    return bool(_DEALS_WITH.match(text)) or says_gone_on(text)

@@ -40,11 +40,18 @@ _TITLED_BAR = re.compile(
 )
 _FULL_BAR = re.compile(
     rb"(?:^|[\r\n)])[ \t]{0,4}"
-    rb"(?i:(?:(?:train(?:ing)?|episodes?|epochs?|steps?|iterations?|grpo|ppo|dpo|sft|rl|progress)"
-    rb"[\s\d\[\]/():-]{0,20}){1,3})?"
+    rb"(?i:(?:(?:global|total|overall|main|outer|train(?:ing)?|episodes?|epochs?|steps?|iterations?|updates?|grpo|ppo|dpo|sft"
+    rb"|rl|progress)[\s\d\[\]/():-]{0,20}){1,4})?"
     rb"100%\|[^|\r\n]{0,80}\| {0,4}(\d{1,9})/\1 \["
 )
 """The bar of a training, with such a title or none, when it is full."""
+_LONG_BAR = re.compile(
+    rb"(?:^|[\r\n)])[ \t]{0,4}(?![^|\r\n]{0,40}(?i:eval|valid|test|generat|rollout|infer|sampl|load|download|upload|convert|"
+    rb"token|process|map|filter|sav|captur|compil|prefill|merg))"
+    rb"[^|\r\n%]{1,40}: {1,4}100%\|[^|\r\n]{0,80}\| {0,4}(\d{1,9})/\1 \[(?:\d+ days?, )?\d{1,3}:\d\d:\d\d<00:00[,\]]"
+)
+"""A full bar with a title of its own that took hours: of all that has bars, only a training does; what loads, samples
+and evaluates has such words in its title."""
 _FULL_COUNT = re.compile(
     rb"(?:tep|teration|poch|pdate)s?(?:/\w{1,20})?[\"']?[ :=#\"']{1,12}(\d{1,9}) {0,8}/ {0,8}\1(?!\d)"
 )
@@ -104,7 +111,7 @@ _WORK = re.compile(
 )
 """What is said to begin; the command line that is refused is the first thing of another program."""
 _CLOSING_WORK = re.compile(
-    rb"(?i)\b(?:clean\w*|shut\w*|stop\w*|exit\w*|wandb|hooks?|atexit|finali\w+|destroy\w*|delet\w*)\b"
+    rb"(?i)\b(?:clean\w*|shut\w*|stop\w*|exit\w*|wandb|hooks?|atexit|coro|pending|finali\w+|destroy\w*|delet\w*)\b"
 )
 _IN_VAIN = re.compile(
     rb"(?i)\b(?:fail\w*|errors?|exception|abort\w*|crash\w*|kill\w*|unsuccess\w*|not|never|no|if|when|until|before|"
@@ -308,6 +315,7 @@ def add_endings(progress: LogProgress, chunk_offset: int, data: bytes | bytearra
         (progress.said_done, _SAID_DONE),
         (progress.said_final, _SAID_FINAL),
         (progress.said_final, _FULL_BAR),
+        (progress.said_final, _LONG_BAR),
         (progress.said_zero, _SAID_ZERO),
     )
     for match in _WORK.finditer(data, begin, end):

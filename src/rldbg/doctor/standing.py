@@ -19,6 +19,8 @@ _LETTERS = {"I": "INFO", "D": "DEBUG", "W": "WARNING", "E": "ERROR", "F": "FATAL
 _COLLECTIVES = re.compile(r"\b[NRHM]CCL\s+$")
 """Libraries of collectives report their errors as warnings, and what led to them as information."""
 _PYTHON_WARNING = re.compile(r"\s*(?:[\w./<>-]+:\d+: )?\w*Warning: ")
+_CALLED_WARNING = re.compile(r"\s*(?:[\w.:/-]{1,40} )?warning: ", re.IGNORECASE)
+"""How native libraries and shells begin what they warn of; it can be the reason of a failure below."""
 _KILLED = re.compile(r"(?!.{0,400}?\bcould\b).{0,400}?\b(?:killed|died|crashed|death signal|via signal)\b")
 """Ray and torchrun warn of processes that they ended, too; Ray also of what could have died."""
 _TRIED_AGAIN = re.compile(r".{0,400}?\b(?:[Rr]etrying(?! failed)|[Ww]ill (?:be )?retr(?:y|ied))\b")
@@ -87,6 +89,16 @@ def is_warning(text: str) -> bool:
     if letter and _KILLED.match(text[letter.end() :]):
         return False
     return level_of(text) == "WARNING"
+
+
+def says_gone_on(text: str) -> bool:
+    """Whether a line says that the program goes on without what has failed, or has tried again."""
+    return bool(_GONE_ON.search(text)) or is_tried_again(text)
+
+
+def is_called_warning(text: str) -> bool:
+    """Whether a line is a warning to whoever wrote it, also where it begins with that word alone."""
+    return is_warning(text) or bool(_CALLED_WARNING.match(text))
 
 
 def is_information(text: str) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from rldbg.doctor.endings import ENDING_LINES, is_of_script
 from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, Hit, LogEvidence, LogPlace
 from rldbg.doctor.progress import LogProgress
+from rldbg.doctor.standing import is_called_warning
 
 _CLOSING = re.compile(
     r" in \w*(?:clean_?up|shut_?down|at_?exit|tear_?down|kill_process|terminate|destroy|finali[sz]e|close|__del__)\w*$"
@@ -51,6 +52,11 @@ def _is_whole(failure: Failure) -> bool:
     return first.endswith(_FIRST_FRAMES) and not _IMPORTED.search(first)
 
 
+def is_of_import(failure: Failure | None) -> bool:
+    """Whether something could not be imported: programs print that and do without it."""
+    return failure is not None and failure.kind in ("ImportError", "ModuleNotFoundError")
+
+
 def is_closing(failure: Failure) -> bool:
     """Whether an exception was raised while things were being closed."""
     return any(_CLOSING.search(frame) for frame in failure.frames)
@@ -77,7 +83,7 @@ def have_survived(evidence: LogEvidence, hits: Sequence[Hit]) -> bool:
         by_file.setdefault(hit.place.file, []).append(replace(hit.place, offset=end))
     if len(told := [hit for hit in hits if not _is_one_of_many(evidence, hit)]) < len(hits):
         return not told or have_survived(evidence, told)
-    if all(_script_went_on(evidence, hit) for hit in hits):
+    if all(_script_went_on(evidence, hit) or _was_only_warned(evidence, hit) for hit in hits):
         return True
     worst = next((holder for holder in holders if holder is not None and is_uncaught(holder)), None)
     holder = worst or next(iter(holders), None)
@@ -89,6 +95,11 @@ def _script_went_on(evidence: LogEvidence, hit: Hit) -> bool:
     that one, in the middle of a progress bar."""
     below = (end.lines - hit.place.line for end in evidence.ends if end.file == hit.place.file)
     return is_of_script(hit.text) and hit.place.file in evidence.unfinished and max(below, default=0) > ENDING_LINES
+
+
+def _was_only_warned(evidence: LogEvidence, hit: Hit) -> bool:
+    """Whether a line is a warning, and any step was counted after it."""
+    return is_called_warning(hit.text) and went_on_after(evidence, hit.place)
 
 
 def _is_one_of_many(evidence: LogEvidence, hit: Hit) -> bool:
@@ -169,13 +180,14 @@ def _is_past(evidence: LogEvidence, place: LogPlace, failure: Failure | None) ->
     ended = _end_of_program(evidence, place.file)
     if progress.counted_on_after(place.offset, times=2 if was_fatal else 1, ended=ended):
         return True
+    said = [at for at in (*progress.said_done, *progress.said_final, *progress.said_zero) if at > place.offset]
+    own = place if failure is None else failure.place
+    is_dealt_with = bool({(each.file, each.offset) for each in (place, own)} & evidence.dealt_with)
+    if is_dealt_with and (not was_fatal or (said and is_of_import(failure))):
+        return True
     if not was_fatal:
-        own = place if failure is None else failure.place
-        if {(each.file, each.offset) for each in (place, own)} & evidence.dealt_with:
-            return True
         if progress.tests_done > place.offset or progress.was_being_stopped(place.offset):
             return True
-        said = [at for at in (*progress.said_done, *progress.said_final, *progress.said_zero) if at > place.offset]
         if any(_is_trusted(evidence, place.file, at) for at in said):
             return True
     return came_after_end(evidence, place)

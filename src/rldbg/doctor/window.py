@@ -207,8 +207,8 @@ class LogWindow:
 
     @property
     def is_report(self) -> bool:
-        """Whether the line says what happened: no code, no name of a test, no text of a model."""
-        return not (self.is_code or self.is_test_name or self.is_model_text)
+        """Whether the line says what happened: no code, no name of a test, no text of a model, nothing that is ignored."""
+        return not (self.is_code or self.is_test_name or self.is_model_text or self.is_ignored)
 
     @property
     def line_number(self) -> int:
