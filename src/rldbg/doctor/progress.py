@@ -46,8 +46,9 @@ _FULL_BAR = re.compile(
 )
 """The bar of a training, with such a title or none, when it is full."""
 _LONG_BAR = re.compile(
-    rb"(?:^|[\r\n)])[ \t]{0,4}(?![^|\r\n]{0,40}(?i:eval|valid|test|generat|rollout|infer|sampl|load|download|upload|convert|"
-    rb"token|process|map|filter|sav|captur|compil|prefill|merg))"
+    rb"(?:^|[\r\n)])[ \t]{0,4}(?![^|\r\n]{0,40}(?i:eval|valid|test|generat|rollout|infer|sampl|load|download|upload|"
+    rb"convert|token|process|map|filter|sav|captur|compil|prefill|merg|"
+    rb"logp|prob|embed|encod|refer|scor|reward|prepar|pack|cop[yi]|quanti))"
     rb"[^|\r\n%]{1,40}: {1,4}100%\|[^|\r\n]{0,80}\| {0,4}(\d{1,9})/\1 \[(?:\d+ days?, )?\d{1,3}:\d\d:\d\d<00:00[,\]]"
 )
 """A full bar with a title of its own that took hours: of all that has bars, only a training does; what loads, samples

@@ -68,6 +68,12 @@ def level_of(text: str) -> str:
     return ""
 
 
+def is_fatal_letter(text: str) -> bool:
+    """Whether a native logger wrote a line with the letter after which it aborts its process: C in Ray, F in glog."""
+    found = _LETTER.match(text)
+    return found is not None and (found["glog"] == "F" or found["ray"] == "C")
+
+
 def _is_header(before: str) -> bool:
     names = _WORD_BEFORE.findall(before)
     return len(names) <= _WORDS_BEFORE and not any("Error" in name or "Exception" in name for name in names)
@@ -92,8 +98,8 @@ def is_warning(text: str) -> bool:
 
 
 def says_gone_on(text: str) -> bool:
-    """Whether a line says that the program goes on without what has failed, or has tried again."""
-    return bool(_GONE_ON.search(text)) or is_tried_again(text)
+    """Whether a line says that the program goes on without what has failed."""
+    return bool(_GONE_ON.search(text))
 
 
 def is_called_warning(text: str) -> bool:

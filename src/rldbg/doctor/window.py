@@ -165,9 +165,9 @@ class LogWindow:
     @cached_property
     def is_ignored(self) -> bool:
         """Whether the line ends a traceback that Python prints and goes on, as when an object is removed; or is such an
-        exception, or the line that says so."""
+        exception alone."""
         own = (line for line in self.above(_TRACEBACK_LINES) if line.speaker.may_be(self.line.speaker))
-        if IGNORED.search(self.line.text) or (not self._is_framed and self.is_under_ignored):
+        if not self._is_framed and self.is_under_ignored:
             return True
         for line in own:
             if _HEAD in line.text:
@@ -207,7 +207,7 @@ class LogWindow:
 
     @property
     def is_report(self) -> bool:
-        """Whether the line says what happened: no code, no name of a test, no text of a model, nothing that is ignored."""
+        """Whether the line says what happened: no code, no test's name, no text of a model, nothing ignored."""
         return not (self.is_code or self.is_test_name or self.is_model_text or self.is_ignored)
 
     @property

@@ -50,13 +50,14 @@ AFTER = {
         "run",
         "RuntimeError: CUDA error: unknown error",
     ),
-    "removed": "Exception ignored in: <function Run.__del__ at 0x7f>\nConnectionResetError: [Errno 104] reset by peer\n",
-    "pending": "Task was destroyed but it is pending!\ntask: <Task pending name='Task-3' coro=<f() running at /x/a.py:3>>\n"
+    "removed": "Exception ignored in: <function Run.__del__ at 0x7f>\nConnectionResetError: [Errno 104] reset\n",
+    "pending": "Task was destroyed but it is pending!\n"
+    "task: <Task pending name='Task-3' coro=<f() running at /x/a.py:3>>\n"
     "asyncio.exceptions.CancelledError\n",
-    "semaphores": "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear "
-    "to be 12 leaked semaphore objects to clean up at shutdown\n",
-    "group": "[rank0]:[W1115 10:00:00.1 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been destroyed "
-    "before we destruct ProcessGroupNCCL. (function operator())\n",
+    "semaphores": "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: "
+    "There appear to be 12 leaked semaphore objects to clean up at shutdown\n",
+    "group": "[rank0]:[W1115 10:00:00.1 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT "
+    "been destroyed before we destruct ProcessGroupNCCL. (function operator())\n",
 }
 
 
@@ -99,3 +100,9 @@ def test_a_warning_of_a_library_is_outlived_by_one_step(verdict):
 )
 def test_what_ended_a_run_is_a_failure_whatever_else_is_full(verdict, text):
     assert verdict(text).verdict != "healthy"
+
+
+def test_what_others_try_again_is_not_how_this_failure_was_dealt_with(verdict):
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79 GiB.\n"
+    others = "(raylet) the lease of another worker was not granted and the pool is busy, will be retried\nloading\n"
+    assert verdict(STEPS + memory + others).root_causes[0].id == "torch-cuda-oom"
