@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from rldbg.doctor.cleaning import Line
-from rldbg.doctor.standing import is_information, is_setting, is_warning, level_of
+from rldbg.doctor.standing import is_fatal_letter, is_information, is_setting, is_warning, level_of
 
 _OF_SHELLS = (
     r"(?:\S+: line \d+: |\S+: \d+: |-?(?:\S*/)?(?:ba|da|z|k|c|tc)?sh: ).{0,200}(?:command not found|not found|"
@@ -113,6 +113,8 @@ ENDING_LINES = 25
 def is_ending(line: Line) -> bool:
     """Whether a line is one with which a program ends that failed."""
     text = line.text
+    if is_fatal_letter(text):
+        return True
     found = _ENDS.match(text)
     if found is None or _NO_END.match(text) or is_setting(text, found.end() - 1):
         return False

@@ -141,6 +141,9 @@ class ExceptionFamily(_Model):
     beside_only: bool = False
     """Its name would only repeat the exception: it is a verdict only where a framework raised it, and explains others
     beside what is said of them."""
+    despite: list[Slug] = []
+    """Symptoms that may be said of such an exception: it stands for it all the same, for where it was raised says whose
+    trouble it is."""
     frames: Annotated[int, Field(gt=0)] | None = None
     """How many of the innermost frames may be that one; else those of Python and of libraries, and the one of a
     framework or of the user's that called them."""
@@ -209,6 +212,8 @@ class KnownFailure(_Model):
     """The id of an automatic fix (`rldbg doctor --fix`)."""
     downstream_of: list[Slug] = []
     leads_to: list[Slug] = []
+    traces: list[Regex] = []
+    """It is offered as a possible cause of a symptom only if one of these occurs in the logs."""
     suspects: list[Slug] = []
     """Of a symptom that nearly anything can cause: its usual causes, the likeliest first."""
     sources: list[str] = []

@@ -172,7 +172,7 @@ class LogEvidence:
     endings: list[Failure] = field(default_factory=list)
     """Lines at the ends of logs without exceptions with which programs end that failed."""
     clues: set[str] = field(default_factory=set)
-    """Those `needs` and `excluded_by` expressions that occur."""
+    """Those `needs`, `excluded_by` and `traces` expressions that occur."""
     ends: list[LogEnd] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     progress: dict[str, LogProgress] = field(default_factory=dict)

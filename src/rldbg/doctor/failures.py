@@ -10,7 +10,7 @@ from rldbg.doctor.cleaning import Line, Speaker, clean
 from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, LogPlace
 from rldbg.doctor.exception_lines import LINES_BELOW, TRACEBACK, as_exception, message_of
 from rldbg.doctor.sources import MARGIN_BYTES
-from rldbg.doctor.standing import is_information, is_setting, is_warning
+from rldbg.doctor.standing import is_fatal_letter, is_information, is_setting, is_warning
 from rldbg.doctor.tracebacks import (
     LONGEST_LINES,
     MAX_LINES,
@@ -25,6 +25,8 @@ from rldbg.doctor.tracebacks import (
 )
 from rldbg.doctor.window import IGNORED, LogWindow
 
+NATIVE_STACK = "*** StackTrace Information ***"
+"""Ray prints it under the line with which it ends a process."""
 CRASH_WORDS = (
     "Segmentation fault",
     "Failed: Cuda error ",
@@ -37,6 +39,7 @@ CRASH_WORDS = (
     "SIGSEGV received",
     "panicked at",
     "Check failed: ",
+    NATIVE_STACK,
     "Aborted (core",
     "Assertion `",
     "__cxxabiv1::__terminate",
@@ -106,6 +109,7 @@ _ERROR_LEVEL = re.compile(
     r"|Error(?:: \S| (?:invalid|in|while|at|when|during|occurred)\b)"
 )
 _PREFIX_LINES = 8
+_FATAL_LINES = 4
 _MIXED_LINES = 4
 _REACH_BYTES = MARGIN_BYTES // 3
 
@@ -124,13 +128,23 @@ def failure_at(window: LogWindow, anchor: str, place: LogPlace) -> Failure | Non
         return traceback_at(window, replace(place, speaker=speaker))
     if anchor == RAY_HEADER:
         return None
+    if anchor == NATIVE_STACK:
+        return _fatal_above(window, place)
     if anchor in CRASH_WORDS:
         return Failure(anchor.rstrip(": "), _after(window.line.text, anchor), place, is_crash=True)
     return _lone_exception(window, place)
 
 
+def _fatal_above(window: LogWindow, place: LogPlace) -> Failure | None:
+    """The line of a native logger that ends its process, right above the stack that it prints."""
+    own = (line for line in window.above(_FATAL_LINES) if same_voice(line, window.line))
+    fatal = next((line for line in own if is_fatal_letter(line.text)), None)
+    said = fatal.text.partition("] ")[2].strip()[:300] if fatal is not None else ""
+    return Failure("fatal", said, place, is_crash=True) if said else None
+
+
 def _after(text: str, word: str) -> str:
-    return text.partition(word)[2].strip(" :")[:300]
+    return text.partition(word)[2].strip(" :)")[:300]
 
 
 def _lone_exception(window: LogWindow, place: LogPlace) -> Failure | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from rldbg.doctor.bystanders import says_itself
 from rldbg.doctor.echoes import original_of
 from rldbg.doctor.entries import Role
-from rldbg.doctor.evidence import Failure, Hit, LogEvidence
+from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, Hit, LogEvidence
 from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.frames import asks
 from rldbg.doctor.judgement import Sighting
@@ -49,9 +49,10 @@ def first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, Si
 
     says = any(is_uncaught(failure) and says_itself(failure) for failure in open_ones)
 
-    def order(failure: Failure) -> tuple[bool, bool, bool, bool, bool, bool, bool, float, tuple[str, int]]:
+    def order(failure: Failure) -> tuple[bool, bool, bool, bool, bool, bool, bool, bool, float, tuple[str, int]]:
         stamp = failure.place.stamp
         return (
+            failure.kind == PROGRAM_ENDED,
             is_wrapper(failure),
             failure.kind == HEADLESS,
             is_of_peer(failure),

@@ -1,32 +1,19 @@
 """Where to look next when the cause is not in the logs: which file, which node, which moment, which variable."""
 
-import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
+from rldbg.doctor.candidates import CHILD_ENDED, SHOWN, candidates, confirmation
 from rldbg.doctor.clock import Stamp
-from rldbg.doctor.entries import KnownFailure, Role
-from rldbg.doctor.evidence import Failure, LogEnd, LogEvidence
-from rldbg.doctor.exception_lines import last_error
-from rldbg.doctor.families import kind_of, passed_through
+from rldbg.doctor.entries import KnownFailure
+from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, LogEnd, LogEvidence
+from rldbg.doctor.families import kind_of
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.frames import decider, is_own_code, package_of
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
 from rldbg.doctor.mentions import Mention
 from rldbg.doctor.specifics import specifics
-from rldbg.frameworks import frameworks
-
-_WORD = re.compile(r"[A-Za-z][A-Za-z_]{3,}")
-_SAY_NOTHING = frozenset(
-    {"object", "attribute", "nonetype", "argument", "keyword", "positional", "required", "missing"}
-    | {"error", "errors", "code", "detail", "found", "failed", "line", "file", "type", "value", "message"}
-)
-_SHARED_WORDS = 2
-_SHARED_WEIGHT = 0.4
-"""A candidate has this share of what the exception says; the rarer a word is among known failures, the more it says."""
-
 
 _FACTS = {
     "worker": re.compile(r"Worker ID: (?P<v>[0-9a-f]{20,})"),
@@ -50,17 +37,14 @@ _TRANSPORT = (
     "NCCL_IB_DISABLE=1 with one all_reduce alone"
 )
 _SILENT_S = 120.0
-_CANDIDATES = 3
 _SAID_SHOWN = 160
-_ANYTHING_CAUSES_IT = 60
-"""A symptom with this many known causes does not tell them apart."""
 _NO_TRACEBACK = (
     "its traceback is not in these logs: look for it in the output of the process that raised it "
     "(Ray: /tmp/ray/session_latest/logs/worker-*.err on its node; SLURM: srun --output=task-%t.log), and give that too"
 )
-_CHILD_ENDED = re.compile(
-    r"(?i)\b(?:exit(?:ed|s)?|returned|ended|finished|died|failed|terminated)\b[^.;]{0,40}"
-    r"\b(?:non-?zero|status|exit ?code)\b"
+_HYDRA_ENDED = (
+    "Hydra reports that the program ended by an exception, and that one is not in these logs: read the standard error "
+    "of the driver to its end; export HYDRA_FULL_ERROR=1 before the next run, so that the traceback is whole"
 )
 _OF_CHILD = (
     "it only says how a process ended that it had started: that process's own output says why (its log file, or the "
@@ -88,11 +72,13 @@ def next_steps(
     which are in `says`."""
     for rank in sorted({rank for report in flights for rank in report.culprits}):
         yield f"read the log of rank {rank}: according to the flight recorder it blocked the others"
+    if judgement.first_error is None and not judgement.fallout and _is_ended(evidence):
+        yield _HYDRA_ENDED
     if judgement.first_error is not None:
         failure = judgement.first_error
         who = f" in {failure.place.speaker}" if str(failure.place.speaker) else ""
         yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}: {failure.headline}"
-        if _CHILD_ENDED.search(failure.message):
+        if CHILD_ENDED.search(failure.message):
             yield _OF_CHILD
         yield from reading(failure, library)
     yield from _reporting_ranks(judgement, evidence)
@@ -112,79 +98,25 @@ def next_steps(
             if step not in seen:
                 seen.add(step)
                 yield step
-    for warned in [s for s in judgement.notes if s.entry.severity == "warning" and not s.survived][:_CANDIDATES]:
+    for warned in [s for s in judgement.notes if s.entry.severity == "warning" and not s.survived][:SHOWN]:
         place = warned.first.place
         yield f"possible cause: {warned.entry.title} ({warned.entry.id}); {place.file}:{place.line} warns of it"
-    for other in judgement.bystanders[:_CANDIDATES]:
+    for other in judgement.bystanders[:SHOWN]:
         place = other.first.place
         yield f"possible cause: {other.entry.title} ({other.entry.id}); {place.file}:{place.line} reports it, but " + (
             "the exception above ended the program: look whether what failed there was needed for it"
         )
-    for entry in _candidates(judgement, library, evidence, says):
-        yield f"possible cause: {entry.title} ({entry.id}); {_confirmation(entry)}"
+    for entry in candidates(judgement, library, evidence, says):
+        yield f"possible cause: {entry.title} ({entry.id}); {confirmation(entry)}"
 
 
-def _words_seen(evidence: LogEvidence) -> str:
-    """The known lines and the frames of all failures, in lower case."""
-    frames = (frame for failure in evidence.failures for frame in (failure.headline, *failure.frames))
-    return "\n".join([*(hit.text for hit in evidence.hits), *frames]).lower()
-
-
-def _is_of_another(entry: KnownFailure, seen: str) -> bool:
-    """Whether an entry is of Ray, a framework or an engine that the logs never name."""
-    names = ("ray", *(framework.name.replace("_", "-") for framework in frameworks()))
-    words = [name.partition("-")[0] for name in names if entry.id.startswith(f"{name}-")]
-    return any(re.search(rf"(?<![a-z]){word}", seen) is None for word in words)
+def _is_ended(evidence: LogEvidence) -> bool:
+    return any(failure.kind == PROGRAM_ENDED for failure in evidence.failures)
 
 
 def asks_nccl(entry: KnownFailure) -> bool:
     """Whether the next step that an entry names is to make NCCL say more."""
     return any("NCCL_DEBUG" in step for step in entry.look)
-
-
-def _candidates(
-    judgement: Judgement, library: Library, evidence: LogEvidence, said: Mention | None
-) -> list[KnownFailure]:
-    """The causes that an unknown exception resembles; without one those that fit the most specific symptoms best, then
-    those that are usual for a symptom that anything can cause. What NCCL says rules out what it would say of others."""
-    seen = _words_seen(evidence)
-    if judgement.first_error is not None:
-        around = passed_through(judgement.first_error, library.entries.values())
-        is_of_child = bool(_CHILD_ENDED.search(judgement.first_error.message))
-        alike = [] if is_of_child else resembling(judgement.first_error, library, _CANDIDATES)
-        listed = [*([around] if around else []), *(entry for entry in alike if not around or entry.id != around.id)]
-        return [entry for entry in listed if not _is_of_another(entry, seen)]
-    says = next((found for failure in evidence.failures if (found := last_error(failure))), said.text if said else "")
-    if says and all(sighting.entry.category == "nccl" for sighting in judgement.fallout):
-        alike = resembling(Failure("", says, judgement.fallout[0].first.place), library, _CANDIDATES)
-        return [entry for entry in alike if entry.category == "nccl"]
-    fit: dict[str, float] = {}
-    for sighting in judgement.fallout:
-        entry = sighting.entry
-        causes = [name for name in entry.downstream_of if library.entries[name].can_be_cause]
-        if len(causes) >= _ANYTHING_CAUSES_IT:
-            for place, name in enumerate(entry.suspects, 1):
-                fit.setdefault(name, 1 / _ANYTHING_CAUSES_IT / place)
-            continue
-        for name in causes:
-            fit[name] = fit.get(name, 0.0) + 1 / len(causes)
-    fit = {name: weight for name, weight in fit.items() if not _is_of_another(library.entries[name], seen)}
-
-    def order(name: str) -> tuple[float, bool, int, str]:
-        entry = library.entries[name]
-        return -fit[name], entry.role is Role.EITHER, -len(entry.sources), name
-
-    return [library.entries[name] for name in sorted(fit, key=order)[:_CANDIDATES]]
-
-
-def _confirmation(entry: KnownFailure) -> str:
-    """What would confirm an entry: its line in another log, a command, or what its explanation says."""
-    command = next((probe.command for probe in entry.probes if probe.command), None)
-    if command:
-        return f"to confirm it run: {command}"
-    if entry.signatures:
-        return f'a line such as "{entry.signatures[0].examples[0].strip()[:120]}" in another log confirms it'
-    return f"`rldbg doctor --explain {entry.id}` shows how to confirm it"
 
 
 def _filled(template: str, sighting: Sighting) -> str:
@@ -246,31 +178,6 @@ def _silent_since(begin: Stamp, ends: list[LogEnd]) -> list[LogEnd]:
     timed = [end for end in ends if end.last and end.last.comparable(begin)]
     silent = [end for end in timed if end.last and end.last.seconds <= begin.seconds + _SILENT_S]
     return silent if len(silent) < len(timed) else []
-
-
-def resembling(failure: Failure, library: Library, count: int) -> list[KnownFailure]:
-    """The causes that an exception without an entry resembles most: candidates to look into, never a verdict."""
-    said = _words(failure.message)
-    causes = [entry for entry in library.entries.values() if entry.can_be_cause and entry.signatures]
-    known = {entry.id: _words_of(entry) for entry in causes}
-    entries_with = Counter(word for words in known.values() for word in words)
-    weights = {word: math.log((1 + len(known)) / (1 + entries_with[word])) for word in said}
-    shares = {name: _share(words, weights) for name, words in known.items()}
-    best = sorted((name for name in shares if shares[name] >= _SHARED_WEIGHT), key=lambda name: (-shares[name], name))
-    return [library.entries[name] for name in best[:count]]
-
-
-def _share(words: frozenset[str], weights: Mapping[str, float]) -> float:
-    shared = [weights[word] for word in weights if word in words]
-    return sum(shared) / sum(weights.values()) if len(shared) >= _SHARED_WORDS else 0.0
-
-
-def _words_of(entry: KnownFailure) -> frozenset[str]:
-    return frozenset().union(*(_words(line) for signature in entry.signatures for line in signature.examples))
-
-
-def _words(line: str) -> frozenset[str]:
-    return frozenset(word.lower() for word in _WORD.findall(line)) - _SAY_NOTHING
 
 
 def reading(failure: Failure, library: Library) -> Iterator[str]:

@@ -151,4 +151,4 @@ def _read_file(file: Path, context: str | None) -> list[KnownFailure]:
 
 def _searched(entry: KnownFailure) -> list[str]:
     """The expressions that must be findable by literal text."""
-    return [s.match for s in entry.signatures if not s.anchors] + entry.needs + entry.excluded_by
+    return [s.match for s in entry.signatures if not s.anchors] + entry.needs + entry.excluded_by + entry.traces

@@ -138,7 +138,7 @@ def _anchored(library: Library) -> Iterator[tuple[Pattern, Sequence[str], Sequen
                 yield pattern, signature.anchors, signature.anchors
             else:
                 yield pattern, anchors_of(signature.match, both=False), anchors_of(signature.match)
-        for source in (*entry.needs, *entry.excluded_by):
+        for source in (*entry.needs, *entry.excluded_by, *entry.traces):
             clues.setdefault(source, CluePattern(Expression(source)))
     for source, clue in clues.items():
         yield clue, anchors_of(source, both=False), anchors_of(source)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from rldbg.doctor.bystanders import bystanders_of, late_ones, says_itself, stands_alone, tells_of_others
 from rldbg.doctor.entries import Role
-from rldbg.doctor.evidence import EndlessWait, Failure, Hit, LogEvidence, LogPlace
+from rldbg.doctor.evidence import PROGRAM_ENDED, EndlessWait, Failure, Hit, LogEvidence, LogPlace
 from rldbg.doctor.expressions import Expression
 from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.families import family_of, kind_of
@@ -49,6 +49,8 @@ def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) 
     errors = [s for s in errors if s not in late]
     candidates = [s for s in errors if s.entry.can_be_cause]
     unknown = first_unknown(evidence, library, seen)
+    is_ended = unknown is not None and unknown.kind == PROGRAM_ENDED
+    unknown = None if is_ended else unknown
     if unknown is not None and (_only_reports(unknown, errors) if errors else unknown.warned):
         unknown = None
     if unknown is not None and tells_of_others(unknown):
@@ -67,7 +69,7 @@ def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) 
     symptoms = [s for s in errors if s not in causes and s not in bystanders]
     if not causes:
         warned = [] if unknown is not None and says_itself(unknown) else _warned_causes(warnings, symptoms, library)
-        causes = warned or _family(unknown, evidence, symptoms, library)
+        causes = warned or _family(unknown, evidence, symptoms, library) or _despite(symptoms, evidence, library)
     notes += [s for s in warnings if s not in causes]
     return Judgement(
         causes=tuple(_ordered(causes, symptoms, evidence, library)),
@@ -75,7 +77,7 @@ def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) 
         notes=tuple(notes),
         bystanders=(*late, *bystanders),
         first_error=unknown,
-        failed=bool(errors or causes or unknown),
+        failed=bool(errors or causes or unknown or is_ended),
     )
 
 
@@ -218,6 +220,18 @@ def _family(
     kind = kind_of(unknown, library.entries.values()) if entry.family.asked_last else None
     found = Sighting(entry, (hit,), survived=False, by_family=True, kind=None if kind is entry else kind)
     return [] if earlier else [found]
+
+
+def _despite(symptoms: Sequence[Sighting], evidence: LogEvidence, library: Library) -> list[Sighting]:
+    """The family of the first exception that is known only as symptoms, where it says whose trouble they are."""
+    hits = sorted((hit for symptom in symptoms for hit in symptom.hits), key=lambda hit: hit.place.order)
+    held = [(hit, failure) for hit in hits for failure in evidence.failures if failure.frames and holds(failure, hit)]
+    for hit, failure in held[:1]:
+        entry = family_of(failure, (e for e in library.entries.values() if e.family and hit.entry in e.family.despite))
+        if entry is not None and not is_wrapper(failure):
+            told = Hit(entry.id, failure.place, failure.headline, failure.headline)
+            return [Sighting(entry, (told,), survived=False, by_family=True)]
+    return []
 
 
 def _ended_the_run(failure: Failure, evidence: LogEvidence) -> bool:
