@@ -122,12 +122,8 @@ def mentions(
 def words_of_nccl(symptom: Hit, sources: Sequence[LogSource]) -> Mention | None:
     """What NCCL itself says of an error that others only report: the warning, or the last error, of the same process
     that is nearest above the report, or the first one below it; where that process says nothing, of any other."""
-    source = next((each for each in _readable(sources) if each.name == symptom.place.file), None)
-    if source is None or source.size > FOLDED_UP_TO_BYTES:
-        return None
-    rows: list[bytes] = []
-    with contextlib.suppress(OSError, EOFError, zlib.error), source.open() as stream:
-        rows = stream.read(FOLDED_UP_TO_BYTES).split(b"\n")
+    file = symptom.place.file
+    rows = next((rows_of(source) for source in sources if source.name == file), [])
     told: list[tuple[bool, Mention]] = []
     for number, raw in enumerate(rows, 1):
         words = ""
@@ -138,10 +134,20 @@ def words_of_nccl(symptom: Hit, sources: Sequence[LogSource]) -> Mention | None:
             words = clean(raw).text.partition(LAST_ERROR_WORDS)[2].strip() or below.strip()
         if words:
             is_own = clean(raw).speaker.may_be(symptom.place.speaker)
-            told.append((is_own, Mention(source.name, number, words, "")))
+            told.append((is_own, Mention(file, number, words, "")))
     own = [mention for is_own, mention in told if is_own] or [mention for _is_own, mention in told]
     above = [mention for mention in own if mention.line <= symptom.place.line]
     return next(iter((*above[-1:], *own)), None)
+
+
+def rows_of(source: LogSource) -> list[bytes]:
+    """The lines of a log that is small and can be read a second time; else none."""
+    rows: list[bytes] = []
+    if not _readable([source]) or source.size > FOLDED_UP_TO_BYTES:
+        return rows
+    with contextlib.suppress(OSError, EOFError, zlib.error), source.open() as stream:
+        rows = stream.read(FOLDED_UP_TO_BYTES).split(b"\n")
+    return rows
 
 
 def _errors_above(lines: Sequence[_Line], shown: Container[tuple[str, int]]) -> list[Mention]:

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from rldbg.core import ExitCode, Finding, Run, Severity, redact_text, write_whole
 from rldbg.doctor.attempts import Attempt, attempts_in
-from rldbg.doctor.diagnosis import Cause, Confidence, Diagnosis, ProbeResult, Quote
-from rldbg.doctor.entries import Probe, Role
-from rldbg.doctor.evidence import Failure, Hit, LogEvidence, excerpt
-from rldbg.doctor.failures import is_wrapper
+from rldbg.doctor.causes import told_above, told_cause
+from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
+from rldbg.doctor.entries import Role
+from rldbg.doctor.evidence import Hit, LogEvidence, excerpt
 from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
-from rldbg.doctor.frames import story
 from rldbg.doctor.guidance import asks_nccl, next_steps
 from rldbg.doctor.jobs import JobFacts, job_facts
 from rldbg.doctor.judgement import Judgement, Sighting
@@ -29,12 +28,9 @@ from rldbg.doctor.run_evidence import stack_findings
 from rldbg.doctor.scan import Scanner
 from rldbg.doctor.signals import sender_of
 from rldbg.doctor.sources import LogSource, find_sources
-from rldbg.doctor.specifics import specifics
 from rldbg.doctor.survival import holds
-from rldbg.doctor.tracebacks import HEADLESS
+from rldbg.doctor.told_before import told_before
 
-_QUOTES_KEPT = 5
-_WORDS_SHOWN = 200
 _MENTION_SHOWN = 240
 _NOT_A_FAILURE = (None, 0, ExitCode.INTERRUPTED)
 _SILENT_FAILURE = (
@@ -50,7 +46,6 @@ _UNFINISHED = (
     "was killed (dmesg -T | grep -i kill on its node, sacct -j <job>, kubectl describe pod <pod>) or wrote its error "
     "elsewhere"
 )
-_LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
 def diagnose(
@@ -116,7 +111,9 @@ def conclude(
     says = _words_of_nccl(judgement, sources)
 
     def cause_of(sighting: Sighting) -> Cause:
-        cause = _cause(sighting, judgement, evidence, probes, environment)
+        cause = told_cause(sighting, judgement, evidence, probes, environment)
+        if told := told_above(sighting, judgement, evidence, sources):
+            cause = replace(cause, detail=f"{(cause.detail or cause.words).rstrip('.')}; {told}")
         if says is not None and asks_nccl(sighting.entry) and not cause.detail:
             return replace(cause, detail=f"NCCL itself says: {says.text}")
         return cause
@@ -124,7 +121,9 @@ def conclude(
     found = bool(judgement.causes)
     failed = judgement.failed or any(report.culprits or report.mismatches for report in flights)
     explained = found and not _says_little(judgement)
-    steps = [] if explained or not failed else next_steps(judgement, evidence, library, flights, says)
+    steps = [] if explained or not failed else list(next_steps(judgement, evidence, library, flights, says))
+    if steps and (error := judgement.first_error) and not found:
+        steps[1:1] = filter(None, [redact_text(told_before(error.place, error.message, sources))])
     if exit_code not in _NOT_A_FAILURE and not failed:
         failed = True
         steps = [_SILENT_FAILURE.format(exit_code=exit_code), *([sent] if (sent := sender_of(exit_code or 0)) else [])]
@@ -190,111 +189,6 @@ def _also_says(
 def _says_little(judgement: Judgement) -> bool:
     """Whether it only names whose code failed, or the kind of the exception: then that one is shown too."""
     return judgement.causes[0].only_says_kind
-
-
-def _cause(
-    sighting: Sighting,
-    judgement: Judgement,
-    evidence: LogEvidence,
-    probes: Sequence[ProbeResult],
-    environment: dict[str, str],
-) -> Cause:
-    entry, kind = sighting.entry.as_told_by([hit.text for hit in sighting.hits]), sighting.kind
-    confidence, why = _confidence_of(sighting, judgement, probes, environment)
-    return Cause(
-        id=entry.id,
-        title=entry.title,
-        title_zh=entry.title_zh,
-        confidence=confidence,
-        why=tuple(why),
-        evidence=tuple(Quote.of(hit) for hit in sighting.hits[:_QUOTES_KEPT]),
-        count=max(len(sighting.hits), evidence.counts.get(entry.id, 0)),
-        cause=f"{entry.cause} The message says: {kind.title}. {kind.cause}" if kind else entry.cause,
-        fix=(*(kind.fix[:1] if kind else ()), *entry.fix),
-        sources=tuple(entry.sources),
-        detail=_detail(sighting, judgement.first_error, evidence),
-        words=_words(sighting, evidence),
-    )
-
-
-def _words(sighting: Sighting, evidence: LogEvidence) -> str:
-    """The line that tells the variant of a cause; else the exception around its first line, or that line itself where
-    it is none, or only reports another."""
-    hit = sighting.first
-    told = sighting.entry.variant_in([each.text for each in sighting.hits])
-    holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
-    alike = (failure for failure in evidence.failures if failure.count > 1 and hit.matched in failure.headline)
-    holder = holder or next(alike, None)  # of one that came often only some places are kept
-    said = hit.text[hit.text.find(hit.matched) :] if hit.matched in hit.text else hit.text
-    if told is not None:
-        said = told[1].string[told[1].start() :]
-    if holder is not None and (told is None or 0 <= holder.headline.find(said) < _WORDS_SHOWN):
-        said = said if is_wrapper(holder) or holder.is_crash or holder.kind == HEADLESS else holder.headline
-    return redact_text(" ".join(said.split())[:_WORDS_SHOWN])
-
-
-def _detail(sighting: Sighting, first_error: Failure | None, evidence: LogEvidence) -> str:
-    """What the exception around the first line of a cause says; the line itself where it is none."""
-    hit = sighting.first
-    holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
-    holder = first_error if sighting.only_says_kind else holder
-    said = Failure("", hit.text, hit.place, holder.frames if holder else ())
-    detail = (specifics(holder) if holder else "") or specifics(said)
-    if holder is not None and sighting.only_says_kind and (told := story(holder)):
-        head, _semicolon, rest = detail.partition("; ")
-        detail = "; ".join(filter(None, (f"{head.rstrip('.') or holder.headline}, {told}", rest)))
-    return redact_text(detail)
-
-
-def _confidence_of(
-    sighting: Sighting, judgement: Judgement, probes: Sequence[ProbeResult], environment: Mapping[str, str]
-) -> tuple[Confidence, list[str]]:
-    """How sure a named cause is and why: what the line is, what else was seen, what the machine says."""
-    level, why = _from_role(sighting)
-    rivals = [other for other in judgement.causes if other is not sighting]
-    if rivals and len(rivals) < len(judgement.causes):  # it is one of the causes itself
-        level = min(level, 1)
-        why.append(f"other causes were found too: {', '.join(other.entry.id for other in rivals)}")
-    if sighting.survived:
-        level = 0
-        why.append("training continued after it")
-    confirmed = [reason for probe in sighting.entry.probes if (reason := _confirms(probe, probes, environment))]
-    if confirmed:
-        level = min(level + 1, 2)
-        why += confirmed
-    return _LEVELS[level], why
-
-
-def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
-    family = sighting.entry.family if sighting.by_family else None
-    if family is not None and family.asked_last:
-        shows = "the traceback shows which package raised it" if family.raised_in else "its message says its kind"
-        return 0, [f"no known failure explains this exception; {shows}"]
-    if family is not None:
-        return 1, ["this exception has no entry of its own; it is judged by its type and where it was raised"]
-    match sighting.entry.role:
-        case Role.ROOT:
-            level = 2 if sighting.entry.is_confirmed else 1
-            return level, ["the line itself states this failure, and no known cause of it was found"]
-        case Role.EITHER:
-            return 1, ["it can be a consequence of another failure, but no known cause of it was found"]
-        case Role.SYMPTOM:
-            return 0, ["it is always a consequence of another failure"]
-        case Role.BENIGN:
-            return 0, ["it looks like a failure but is harmless"]
-
-
-def _confirms(probe: Probe, results: Sequence[ProbeResult], environment: Mapping[str, str]) -> str | None:
-    """The sentence by which a look at the machine or the job's variables confirms an entry, if it does."""
-    if probe.check is not None:
-        bad = next((r for r in results if r.id == probe.check and r.status in ("fail", "warn")), None)
-        return f"the machine confirms it: {bad.reason}" if bad else None
-    if probe.env is None or probe.env not in environment:
-        return f"{probe.env} is not set in the job" if environment and probe.env and probe.is_set is False else None
-    value = environment[probe.env]
-    if probe.contains is not None:
-        return f"the job has {probe.env}={value}" if probe.contains in value else None
-    return f"the job has {probe.env} set" if probe.is_set else None
 
 
 REPORT = "diagnosis.json"

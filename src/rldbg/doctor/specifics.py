@@ -4,6 +4,7 @@ memory, which address was refused."""
 import re
 from collections.abc import Iterator, Sequence
 
+from rldbg.doctor.cleaning import without_environment
 from rldbg.doctor.evidence import Failure
 from rldbg.doctor.exception_lines import last_error
 from rldbg.doctor.frames import CALLS_THROUGH, asks, is_standard, package_of, short
@@ -44,6 +45,11 @@ _NAMES_NO_PLACE = re.compile(
     r"ValueError: too many|AttributeError: 'NoneType'|RuntimeError: (?:shape|The size of tensor|cannot reshape))"
 )
 """Exceptions whose words do not say what they are about."""
+_OF_KERNEL = re.compile(
+    r"illegal memory access|misaligned address|unspecified launch failure|device-side assert|illegal instr"
+)
+_OF_LAYER = re.compile(r"/(?:models|layers|ops|kernels|attention|modules|fused_moe|quantization)/")
+_LAYERS = 3
 _EXIT_CODE = re.compile(r"\(exitcode: (?P<code>-\d{1,2})\)")
 _PRODUCT = re.compile(r"mat1 and mat2 shapes cannot be multiplied \((?P<a>\d+)x(?P<b>\d+) and (?P<c>\d+)x(?P<d>\d+)\)")
 
@@ -53,7 +59,7 @@ def specifics(failure: Failure) -> str:
     said = failure.headline
     if says := last_error(failure):
         return f"NCCL's last error is: {says}"
-    sentences = (each(said, failure.frames) for each in (_interface, _memory, _refused, _product, _signal))
+    sentences = (each(said, failure.frames) for each in (_interface, _memory, _refused, _product, _kernel, _signal))
     shown = (
         f"{failure.headline}; the failing line is: {failure.code}"
         if failure.code and _NAMES_NO_PLACE.match(said)
@@ -187,6 +193,17 @@ def _product(said: str, _frames: Sequence[str]) -> str:
     if shapes is None:
         return ""
     return f"the first matrix has {shapes['b']} columns, the second {shapes['c']} rows; they must be equal."
+
+
+def _kernel(said: str, frames: Sequence[str]) -> str:
+    """The layers that a GPU was computing when it reported an error: the first suspects, if the report was in time."""
+    inner = [frame for frame in reversed(frames) if _OF_LAYER.search(frame) and package_of(frame) not in CALLS_THROUGH]
+    if not (_OF_KERNEL.search(said) and inner):
+        return ""
+    layers = list(dict.fromkeys(short(frame).rpartition(" in ")[2] for frame in inner[:_LAYERS]))
+    file = short(without_environment(inner[0])).partition(":")[0]
+    called = f", called by {', '.join(layers[1:])}" if layers[1:] else ""
+    return f"it was reported in {layers[0]} ({file}){called}; if the report was in time, suspect its kernel first."
 
 
 def _signal(said: str, _frames: Sequence[str]) -> str:

@@ -1,0 +1,140 @@
+"""A sighting as the diagnosis tells it: in whose words, how sure it is and why, and which steps fit this log."""
+
+from collections.abc import Mapping, Sequence
+
+from rldbg.core import redact_text
+from rldbg.doctor.advice import fitting
+from rldbg.doctor.candidates import words_seen
+from rldbg.doctor.diagnosis import Cause, Confidence, ProbeResult, Quote
+from rldbg.doctor.entries import Probe, Role
+from rldbg.doctor.evidence import Failure, LogEvidence
+from rldbg.doctor.failures import is_wrapper
+from rldbg.doctor.frames import story
+from rldbg.doctor.judgement import Judgement, Sighting
+from rldbg.doctor.sources import LogSource
+from rldbg.doctor.specifics import specifics
+from rldbg.doctor.survival import holds
+from rldbg.doctor.told_before import told_before
+from rldbg.doctor.tracebacks import HEADLESS
+from rldbg.frameworks import frameworks
+
+_QUOTES_KEPT = 5
+_WORDS_SHOWN = 200
+_LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
+
+
+def told_cause(
+    sighting: Sighting,
+    judgement: Judgement,
+    evidence: LogEvidence,
+    probes: Sequence[ProbeResult],
+    environment: dict[str, str],
+) -> Cause:
+    entry, kind = sighting.entry.as_told_by([hit.text for hit in sighting.hits]), sighting.kind
+    confidence, why = _confidence_of(sighting, judgement, probes, environment)
+    return Cause(
+        id=entry.id,
+        title=entry.title,
+        title_zh=entry.title_zh,
+        confidence=confidence,
+        why=tuple(why),
+        evidence=tuple(Quote.of(hit) for hit in sighting.hits[:_QUOTES_KEPT]),
+        count=max(len(sighting.hits), evidence.counts.get(entry.id, 0)),
+        cause=f"{entry.cause} The message says: {kind.title}. {kind.cause}" if kind else entry.cause,
+        fix=fitting((*(kind.fix[:1] if kind else ()), *entry.fix), words_seen(evidence), _programs()),
+        sources=tuple(entry.sources),
+        detail=_detail(sighting, judgement.first_error, evidence),
+        words=_words(sighting, evidence),
+    )
+
+
+def _programs() -> list[str]:
+    return [framework.name.replace("_", " ") for framework in frameworks()]
+
+
+def told_above(sighting: Sighting, judgement: Judgement, evidence: LogEvidence, sources: Sequence[LogSource]) -> str:
+    """What the log says above a cause of the thing that it names."""
+    if sighting not in judgement.causes:
+        return ""
+    holder = next((failure for failure in evidence.failures if holds(failure, sighting.first)), None)
+    return redact_text(told_before(sighting.first.place, holder.message if holder else sighting.first.text, sources))
+
+
+def _words(sighting: Sighting, evidence: LogEvidence) -> str:
+    """The line that tells the variant of a cause; else the exception around its first line, or that line itself where
+    it is none, or only reports another."""
+    hit = sighting.first
+    told = sighting.entry.variant_in([each.text for each in sighting.hits])
+    holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
+    alike = (failure for failure in evidence.failures if failure.count > 1 and hit.matched in failure.headline)
+    holder = holder or next(alike, None)  # of one that came often only some places are kept
+    said = hit.text[hit.text.find(hit.matched) :] if hit.matched in hit.text else hit.text
+    if told is not None:
+        said = told[1].string[told[1].start() :]
+    if holder is not None and (told is None or 0 <= holder.headline.find(said) < _WORDS_SHOWN):
+        said = said if is_wrapper(holder) or holder.is_crash or holder.kind == HEADLESS else holder.headline
+    return redact_text(" ".join(said.split())[:_WORDS_SHOWN])
+
+
+def _detail(sighting: Sighting, first_error: Failure | None, evidence: LogEvidence) -> str:
+    """What the exception around the first line of a cause says; the line itself where it is none."""
+    hit = sighting.first
+    holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
+    holder = first_error if sighting.only_says_kind else holder
+    said = Failure("", hit.text, hit.place, holder.frames if holder else ())
+    detail = (specifics(holder) if holder else "") or specifics(said)
+    if holder is not None and sighting.only_says_kind and (told := story(holder)):
+        head, _semicolon, rest = detail.partition("; ")
+        detail = "; ".join(filter(None, (f"{head.rstrip('.') or holder.headline}, {told}", rest)))
+    return redact_text(detail)
+
+
+def _confidence_of(
+    sighting: Sighting, judgement: Judgement, probes: Sequence[ProbeResult], environment: Mapping[str, str]
+) -> tuple[Confidence, list[str]]:
+    """How sure a named cause is and why: what the line is, what else was seen, what the machine says."""
+    level, why = _from_role(sighting)
+    rivals = [other for other in judgement.causes if other is not sighting]
+    if rivals and len(rivals) < len(judgement.causes):  # it is one of the causes itself
+        level = min(level, 1)
+        why.append(f"other causes were found too: {', '.join(other.entry.id for other in rivals)}")
+    if sighting.survived:
+        level = 0
+        why.append("training continued after it")
+    confirmed = [reason for probe in sighting.entry.probes if (reason := _confirms(probe, probes, environment))]
+    if confirmed:
+        level = min(level + 1, 2)
+        why += confirmed
+    return _LEVELS[level], why
+
+
+def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
+    family = sighting.entry.family if sighting.by_family else None
+    if family is not None and family.asked_last:
+        shows = "the traceback shows which package raised it" if family.raised_in else "its message says its kind"
+        return 0, [f"no known failure explains this exception; {shows}"]
+    if family is not None:
+        return 1, ["this exception has no entry of its own; it is judged by its type and where it was raised"]
+    match sighting.entry.role:
+        case Role.ROOT:
+            level = 2 if sighting.entry.is_confirmed else 1
+            return level, ["the line itself states this failure, and no known cause of it was found"]
+        case Role.EITHER:
+            return 1, ["it can be a consequence of another failure, but no known cause of it was found"]
+        case Role.SYMPTOM:
+            return 0, ["it is always a consequence of another failure"]
+        case Role.BENIGN:
+            return 0, ["it looks like a failure but is harmless"]
+
+
+def _confirms(probe: Probe, results: Sequence[ProbeResult], environment: Mapping[str, str]) -> str | None:
+    """The sentence by which a look at the machine or the job's variables confirms an entry, if it does."""
+    if probe.check is not None:
+        bad = next((r for r in results if r.id == probe.check and r.status in ("fail", "warn")), None)
+        return f"the machine confirms it: {bad.reason}" if bad else None
+    if probe.env is None or probe.env not in environment:
+        return f"{probe.env} is not set in the job" if environment and probe.env and probe.is_set is False else None
+    value = environment[probe.env]
+    if probe.contains is not None:
+        return f"the job has {probe.env}={value}" if probe.contains in value else None
+    return f"the job has {probe.env} set" if probe.is_set else None
