@@ -50,7 +50,7 @@ def test_where_it_was_raised_decides_and_not_the_caller_that_repeats_it(verdict)
         said=f"RuntimeError: Worker failed with error '{SHAPES}', please check the stack trace above",
     )
     found = verdict(behind("(Engine pid=24) (Worker_TP0 pid=25) ERROR 04-29 12:41:03 [multi.py:875] ", LOADING) + echo)
-    assert ids(found) == ["weights-refused"]
+    assert ids(found) == ["vllm-expert-weights-refused"]
 
 
 def test_what_a_process_says_after_the_exception_that_ended_its_task_is_not_its_cause(verdict):
