@@ -22,12 +22,12 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def tinker_python():
-    return environment_with("tinker", ["tinker"])
+    return environment_with("tinker", ["tinker==0.38.0"])
 
 
 @pytest.fixture(scope="module")
 def weaver_python():
-    return environment_with("nex-weaver", ["nex-weaver"], torch=True)
+    return environment_with("nex-weaver", ["nex-weaver==1.19.2"], torch=True)
 
 
 @pytest.fixture(scope="module")

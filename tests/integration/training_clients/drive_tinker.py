@@ -42,7 +42,8 @@ def train(client):
 def main(url):
     service = tinker.ServiceClient(base_url=url, api_key="tml-local")
     client = service.create_lora_training_client(base_model="tiny", rank=8, seed=1)
-    report = {"models": [item.model_name for item in service.get_server_capabilities().supported_models]}
+    rest = tinker.RestClient(base_url=url, api_key="tml-local")
+    report = {"models": [item.model_name for item in rest.get_server_capabilities().result().supported_models]}
     report["losses"] = train(client)
     report["tokenized"] = client.get_tokenizer().encode("3+4=")
 
@@ -86,7 +87,6 @@ def main(url):
         .sequences[0]
         .tokens
     )
-    rest = service.create_rest_client()
     run = saved.path.split("/")[2]
     report["runs"] = [item.training_run_id for item in rest.list_training_runs(limit=100).result().training_runs]
     report["run"] = [run, rest.get_training_run(run).result().last_checkpoint.tinker_path]
@@ -102,7 +102,11 @@ def main(url):
         model_input=types.ModelInput.from_ints([99999]), loss_fn_inputs={"target_tokens": [1], "weights": [1.0]}
     )
     report["outside"] = error_of(lambda: client.forward_backward([outside], "cross_entropy").result())
-    report["no_snapshot"] = error_of(lambda: service.create_sampling_client(model_path="tinker://a/weights/b"))
+    # The client asks for the weights when it first samples from them.
+    lost = types.SamplingParams(max_tokens=1)
+    report["no_snapshot"] = error_of(
+        lambda: service.create_sampling_client(model_path="tinker://a/weights/b").sample(prompt, 1, lost).result()
+    )
     report["after_errors"] = client.optim_step(types.AdamParams()).result().metrics["optimizer_step"]
     print(json.dumps(report), flush=True)
     os._exit(0)  # threads of the client outlive main(), and have aborted the interpreter while it ended
