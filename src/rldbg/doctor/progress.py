@@ -165,6 +165,8 @@ class LogProgress:
     """Where a process says that it was sent a signal to end."""
     closed: list[int] = field(default_factory=list)
     """Where a server says that it is closed: also one whose engine died."""
+    full_bars: list[int] = field(default_factory=list)
+    """Where the bar of a training, or one that took hours, is full; also among `said_final`."""
 
     def within(self, begin: int, end: int) -> "LogProgress":
         """The part of it that is of one stretch of the log."""
@@ -183,6 +185,7 @@ class LogProgress:
             self.shut_down if begin <= self.shut_down < end else -1,
             [at for at in self.asked_to_end if begin <= at < end],
             [at for at in self.closed if begin <= at < end],
+            [at for at in self.full_bars if begin <= at < end],
         )
 
     def was_being_stopped(self, offset: int) -> bool:
@@ -317,6 +320,8 @@ def add_endings(progress: LogProgress, chunk_offset: int, data: bytes | bytearra
         (progress.said_final, _SAID_FINAL),
         (progress.said_final, _FULL_BAR),
         (progress.said_final, _LONG_BAR),
+        (progress.full_bars, _FULL_BAR),
+        (progress.full_bars, _LONG_BAR),
         (progress.said_zero, _SAID_ZERO),
     )
     for match in _WORK.finditer(data, begin, end):

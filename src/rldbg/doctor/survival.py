@@ -185,6 +185,8 @@ def _is_past(evidence: LogEvidence, place: LogPlace, failure: Failure | None) ->
     is_dealt_with = bool({(each.file, each.offset) for each in (place, own)} & evidence.dealt_with)
     if is_dealt_with and (not was_fatal or (said and is_of_import(failure))):
         return True
+    if is_of_import(failure) and any(place.offset < bar < at for bar in progress.full_bars for at in said):
+        return True  # all steps were done without it, and then something said so
     if not was_fatal:
         if progress.tests_done > place.offset or progress.was_being_stopped(place.offset):
             return True

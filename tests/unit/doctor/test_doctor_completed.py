@@ -75,6 +75,12 @@ def test_what_is_printed_while_processes_end_is_no_failure(verdict, trouble):
         assert verdict(STEPS + trouble + "loading\n").verdict == "healthy"
 
 
+def test_an_import_that_all_steps_were_done_without_is_no_failure(verdict):
+    for bar in (ENDS["plain"], ENDS["global"], ENDS["hours"]):
+        assert verdict(SCRIPT + "loading the model\n" + bar + ENDS["said"]).verdict == "healthy"
+    assert verdict(SCRIPT + ENDS["said"]).verdict == "found"
+
+
 def test_what_python_ignores_hides_nothing_below_it(verdict):
     found = verdict(AFTER["removed"] + SCRIPT)
     assert [cause.id for cause in found.root_causes] == ["python-module-missing"]
