@@ -313,6 +313,48 @@ def test_a_call_that_would_end_the_waits_of_its_actor_and_has_no_place_in_it_is_
     )
 
 
+def _latched(*more, methods=("generate", "generate"), waits=None):
+    """An actor whose calls wait for an event, each in a thread, and the calls that Ray lists besides."""
+    server, ident = _worker("server", 2, "main_loop", {"kind": "idle"}), 20
+    server["threads"][0]["background"] = True
+    waiting = RUNNING_EVENT | {"functions": ["refreshed:15"], "leading": ["refreshed", "update_weights"]}
+    for number, method in enumerate(methods):
+        frame = {"file": "/x/job.py", "line": 18, "function": method}
+        thread = {"thread": f"Dummy-{number}", "ident": ident + number, "native": ident + number, "main": False}
+        thread |= {"background": False, "holds": [], "frames": [frame], "place": frame, "kernel": {}}
+        server["threads"].append(thread | {"wait": dict((waits or {}).get(method, waiting))})
+    running = [_task(f"run{n}", "RUNNING", 2, "server") | {"name": f"Server.{m}"} for n, m in enumerate(methods)]
+    tasks = [_task("main", "RUNNING", 1), *running, *more]
+    caller = _worker("driver", 1, "main", WAITING | {"tasks": ["Server.update_weights"]})
+    return explain([caller, server], ray=_view([_actor("server", 2)], tasks))
+
+
+def test_a_queued_call_that_leads_to_what_would_end_the_wait_of_its_actor_is_a_deadlock():
+    update = _task("Server.update_weights", "SUBMITTED_TO_WORKER", None, "server", parent="main")
+    (found,) = _latched(update)
+    assert found.kind == "deadlock"
+    assert (
+        "it should run update_weights itself (it has been called, is queued behind the 2 calls that its actor runs, "
+        "leads to refreshed and would set it) (deadlock)"
+    ) in found.verdict
+    assert any("driver waits at job.py:5 (main) for the result of Server.update_weights" in e for e in found.evidence)
+    # AND so it is of the only call that an actor runs
+    (alone,) = _latched(update, methods=("generate",))
+    assert "queued behind generate, leads to refreshed and would set it) (deadlock)" in alone.verdict
+
+
+def test_a_queued_call_is_no_deadlock_where_it_will_be_begun():
+    update = _task("Server.update_weights", "SUBMITTED_TO_WORKER", None, "server", parent="main")
+    kinds = [
+        # It was called only now, leads elsewhere, or one of the calls that run goes on.
+        _latched(update | {"anew": True}),
+        _latched(update | {"name": "Server.stats"}),
+        _latched(update, methods=("generate", "score"), waits={"score": {"kind": "computing"}}),
+    ]
+    assert all(found[0].kind != "deadlock" for found in kinds)
+    assert kinds[2][0].kind in ("computing", "busy")
+
+
 def test_methods_of_other_files_that_filled_a_queue_are_known_by_their_calls():
     made = _task("Maker.run_epoch", "FINISHED", 2, "maker")
     other = _task("Maker.load", "FINISHED", 2, "maker")

@@ -2,9 +2,10 @@
 
 from rldbg.live.diagnosis.lost_waits import DUTIES
 from rldbg.live.diagnosis.ray_absent import AbsentWorkers
+from rldbg.live.diagnosis.ray_arguments import DONE
 from rldbg.live.diagnosis.ray_deaths import died_unasked
 from rldbg.live.diagnosis.ray_queues import lost_users
-from rldbg.live.diagnosis.ray_view import RayView
+from rldbg.live.diagnosis.ray_view import CREATION, RayView
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import clause, listed, place_text
 
@@ -29,6 +30,7 @@ class MethodCallers:
         ]
         node.edges += self._edges_to_later(node, methods) if not node.edges else []
         node.edges += self._edges_to_queued(node, methods) if not node.edges else []
+        node.edges += self._edges_to_running(node, methods) if not node.edges else []
         node.edges += self._edges_to_absent(node, methods) if not node.edges else []
         full = f"{' and '.join(sorted(methods))} cannot be called either: its actor runs as many calls as it can"
         reasons = (
@@ -62,6 +64,29 @@ class MethodCallers:
             for method in methods
             if edge.target[:2] == node.id[:2] and edge.relation.endswith(queued_text(method))
         ]
+
+    def _edges_to_running(self, node: Node, methods: set[str]) -> list[Edge]:
+        """The calls that the actor runs, itself among them, while one that leads to one of the methods is queued behind
+        them: it waits for itself, unless one of them goes on."""
+        calls = [task for task in self._view.tasks.values() if self._is_call_of(task, node)]
+        running = [_method(task) for task in calls if task["state"].startswith("RUNNING")]
+        own = self._view.by_process.get(node.id[:2], [])
+        seen = [each for each in own if each.functions & {*running} and not each.background]
+        leading = (methods | {*(node.wait.get("leading") or ())}) - node.functions
+        queued = [task for task in calls if _method(task) in leading and is_queued(task)]
+        if not queued or node not in seen or len(seen) < len(running):
+            return []
+        method, duty = _method(queued[0]), DUTIES[node.kind][1]
+        through = f"leads to {' or '.join(sorted(methods))} and " if method not in methods else ""
+        behind = f"the {len(running)} calls that its actor runs" if len(running) > 1 else running[0]
+        part = f"should run {method} (it has been called, is queued behind {behind}, {through}would {duty})"
+        return [Edge(each.id, part) for each in seen]
+
+    def _is_call_of(self, task: WaitFacts, node: Node) -> bool:
+        """Whether a task is a call of the actor in whose process a node is."""
+        actor = self._view.actors.get(task["actor_id"])
+        made = task["type"] != CREATION
+        return made and actor is not None and self._view.process_of(actor) == node.id[:2]
 
     def _missing_callers(self, node: Node, methods: set[str]) -> list[str]:
         """Actors of the same class as those that wait in one of the methods, which do something else."""
@@ -121,6 +146,15 @@ class MethodCallers:
             return found if found is not None and found.waits else None
         again = [each for each in self._view.ray["actors"] if each["name"] and each["name"] == actor["name"]]
         return self._absent.actor_node(actor) if again in ([], [actor]) and died_unasked(actor) else None
+
+
+def is_queued(task: WaitFacts) -> bool:
+    """Whether an actor has been asked for a call and has not begun it; not one that was asked for only now."""
+    return not (task["state"] in DONE or task["state"].startswith("RUNNING") or task.get("anew"))
+
+
+def _method(task: WaitFacts) -> str:
+    return str(task["name"]).rpartition(".")[2]
 
 
 def queued_text(method: str) -> str:

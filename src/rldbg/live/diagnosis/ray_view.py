@@ -81,7 +81,8 @@ class RayView:
         return task["type"] != "DRIVER_TASK" and (parent is None or parent["type"] == "DRIVER_TASK")
 
     def worker(self, process: tuple[Any, Any], method: str) -> Node | None:
-        """The asyncio task or thread that runs a method, else what waits there, else the main thread."""
+        """The asyncio task or thread that runs a method, else what waits there, else what runs another call, else the
+        main thread."""
         own = self.by_process.get(process, [])
         # Threads of libraries have functions of the same names.
         users = [node for node in own if not node.background]
@@ -89,7 +90,9 @@ class RayView:
         order = (lambda n: "task" in n.id, lambda n: n.waits, lambda n: True)
         loops = [node for node in own if node.kind == "event_loop" or RAYS_LOOP in node.label]
         mains = [node for node in own if node.id[2:] == ("main",)]
-        for choice in (running, [node for node in users if node.waits], loops or mains or own[:1]):
+        called = {str(task["name"]).rpartition(".")[2] for task in self.running_in({process})}
+        calls = [node for node in users if node.functions & called]
+        for choice in (running, [node for node in users if node.waits], calls, loops or mains or own[:1]):
             for test in order:
                 if found := next(filter(test, choice), None):
                     return found
