@@ -101,7 +101,7 @@ def _place():
 def test_a_release_that_an_exception_skips_is_found_with_the_calls_that_failed_there():
     client = Client()
     begin = Client.generate.__code__.co_firstlineno
-    skipped = skipped_return("semaphore", "self.slots", _place(), [], Sources(os.getpid()))
+    skipped = skipped_return("semaphore", "self.slots", [_place().file], Sources(os.getpid()))
     lines = {"acquired": begin + 1, "released": begin + 3}
     assert skipped == {"function": "generate", "left_by": ["exception"]} | lines
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -118,7 +118,7 @@ def _frame_with(futures):
 
 @pytest.mark.parametrize("name", ["self.safe", "self.lock", "self.unknown"])
 def test_a_release_that_nothing_skips_is_not_meant(name):
-    assert skipped_return("lock", name, _place(), [], Sources(os.getpid())) == {}
+    assert skipped_return("lock", name, [_place().file], Sources(os.getpid())) == {}
 
 
 class Early:
@@ -182,7 +182,7 @@ class Early:
 def test_exits_that_skip_a_release_are_told_with_their_lines(name, function, left_by):
     begin = function.__code__.co_firstlineno
     lines = [f"{begin + number}" for number in range(9)]
-    skipped = skipped_return("semaphore", name, _place(), [], Sources(os.getpid()))
+    skipped = skipped_return("semaphore", name, [_place().file], Sources(os.getpid()))
     assert skipped["function"] == function.__name__
     assert skipped["left_by"] == [way.format(*lines) for way in left_by]
 
@@ -244,7 +244,7 @@ class Agent:
     ("name", "function", "lines"), [("self.free", Agent.episode, (1, 3)), ("self.others", Sandboxes.score, (1, 3))]
 )
 def test_an_item_that_an_exception_keeps_from_being_put_back_is_found(name, function, lines):
-    skipped = skipped_return("queue_get", name, _place(), [_place()], Sources(os.getpid()))
+    skipped = skipped_return("queue_get", name, [_place().file], Sources(os.getpid()))
     begin = function.__code__.co_firstlineno
     assert skipped == {
         "function": function.__name__,
@@ -264,7 +264,7 @@ def test_an_item_that_an_exception_keeps_from_being_put_back_is_found(name, func
 
 @pytest.mark.parametrize("name", ["self.jobs", "self.kept", "self.unknown"])
 def test_a_queue_that_is_no_pool_or_is_given_its_items_back_in_any_case_is_not_meant(name):
-    assert skipped_return("queue_get", name, _place(), [_place()], Sources(os.getpid())) == {}
+    assert skipped_return("queue_get", name, [_place().file], Sources(os.getpid())) == {}
 
 
 def test_the_sentence_says_what_was_skipped_and_why():

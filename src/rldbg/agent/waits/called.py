@@ -17,6 +17,8 @@ _WRAPPED = 3
 HANDED = "()"
 _CALLABLE = ("function", "method", "staticmethod", "classmethod")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_NEXT = {"next": "__next__", "anext": "__anext__"}
+_ITERATING = {ast.For: ("__iter__", "__next__"), ast.AsyncFor: ("__aiter__", "__anext__")}
 
 
 class CalledFrame:
@@ -154,7 +156,7 @@ def calls_ahead(frame: Frame, inner: Frame | None, sources: Sources) -> Iterator
         for place, nodes in below:
             yield from ((place, change) for node in nodes for change in _changes(node))
             awaited = {id(node.value) for node in nodes if isinstance(node, ast.Await)}
-            for call in (node for node in nodes if isinstance(node, ast.Call)):
+            for call in (each for node in nodes for each in _calls_of(node)):
                 yield place, call
                 yield from ((place, ast.Call(each, [], [])) for each in call.args if isinstance(each, ast.Attribute))
                 called = called_function(call, place, sources)
@@ -165,6 +167,17 @@ def calls_ahead(frame: Frame, inner: Frame | None, sources: Sources) -> Iterator
                     seen.add((called.file, called.line))
                     following.append((called, list(nodes_run(called.definition))))
         below = following
+
+
+def _calls_of(node: ast.AST) -> Iterator[ast.Call]:
+    """A call, and what Python itself calls for a statement: the methods of what is iterated over."""
+    if isinstance(node, ast.Call):
+        yield node
+        if isinstance(node.func, ast.Name) and node.func.id in _NEXT and node.args:
+            yield ast.Call(ast.Attribute(node.args[0], _NEXT[node.func.id]), [], [])
+    elif isinstance(node, ast.For | ast.AsyncFor):
+        for method in _ITERATING[type(node)]:
+            yield ast.Call(ast.Attribute(node.iter, method), [], [])
 
 
 def assignment(attribute: str) -> str:

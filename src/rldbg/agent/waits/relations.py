@@ -19,6 +19,8 @@ from .source import SETTING, Sources, is_unconditional
 from .starters import Given, functions_given, given_objects, leading_to, methods_handed, starters, starts_ahead
 
 _Key = TypeVar("_Key")
+# What skips a return, by what is waited for and the files that are searched.
+_Returns = dict[tuple[str, str, tuple[str, ...]], Facts]
 _Waiting = list[tuple[Facts, Sequence[Frame]]]
 # These are often kept in a table by request, and ended by who looks them up there.
 _DISPATCHED = ("future", "event")
@@ -60,6 +62,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
     wanted = {_address(entry["wait"]) for entry, _ in waiting if entry["wait"]["kind"] in _OPPOSITE} - {0}
     kept = kept_objects(wanted, [frames for _, frames in waiting], sources)
     given = given_objects(wanted, [frames for _, frames in waiting], sources)
+    returns: _Returns = {}
     for entry, frames in waiting:
         wait = entry["wait"]
         named_in, user = wait.pop("named_in", None), users_place(frames)
@@ -68,7 +71,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
             wait["looks_at"] = list(changers(entry, place, reached, sources))
             wait["unchanged"] = {} if wait["looks_at"] else unchanged(place, sources)
         if place is not None:
-            _relate_taken(wait, place, frames, waiting, sources)
+            _relate_taken(wait, place, frames, waiting, sources, returns)
         if opposite := _OPPOSITE.get(wait["kind"]):
             wait["ended_by"] = sorted(opposite)
             wait["endless"] = place is not None and any(map(is_unconditional, sources.loops_around(place)))
@@ -94,7 +97,9 @@ def _written(used: Iterable[tuple[Object | None, str]]) -> set[int]:
     return {number for number in numbers if number is not None}
 
 
-def _relate_taken(wait: Wait, place: Frame, frames: Sequence[Frame], waiting: _Waiting, sources: Sources) -> None:
+def _relate_taken(
+    wait: Wait, place: Frame, frames: Sequence[Frame], waiting: _Waiting, sources: Sources, returns: _Returns
+) -> None:
     """Who takes a lock and keeps it, and a release, or an item that is put back, which an exception skips."""
     if wait["kind"] == "lock":
         names = [str(choice["name"]) for choice in wait.get("choices") or []][:1]
@@ -102,7 +107,12 @@ def _relate_taken(wait: Wait, place: Frame, frames: Sequence[Frame], waiting: _W
         wait["starters"] = starters(wait["takers"], place, frames, sources)
         wait["taken_for"] = _taken_for(wait, place, sources)
     if wait["kind"] in ("lock", "semaphore", "queue_get") and wait.get("name"):
-        wait["skipped"] = skipped = skipped_return(str(wait["kind"]), str(wait["name"]), place, frames, sources)
+        files = (place.file, *(frame.file for _, each in waiting for frame in each if is_users(frame.file)))
+        known = str(wait["kind"]), str(wait["name"]), tuple(dict.fromkeys(files))
+        # Many tasks wait for the same.
+        if known not in returns:
+            returns[known] = skipped_return(*known, sources)
+        wait["skipped"] = skipped = returns[known]
         wait["failed"] = failed_calls(skipped, [each for _, each in waiting]) if skipped else {}
 
 

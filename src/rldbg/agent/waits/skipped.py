@@ -25,15 +25,14 @@ _EXITS = {ast.Return: "return", ast.Break: "break", ast.Continue: "continue"}
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def skipped_return(kind: str, name: str, place: Frame, frames: Sequence[Frame], sources: Sources) -> Facts:
-    """A function that takes what is waited for, itself or by another function of the place's file, and gives it back
+def skipped_return(kind: str, name: str, files: Sequence[str], sources: Sources) -> Facts:
+    """A function that takes what is waited for, itself or by another function of the first file, and gives it back
     further down, where something in between skips that: `function`, the lines `acquired` and `released`, and what it
-    may be `left_by`."""
+    may be `left_by`. The other files are those of functions that call these."""
     last, same_item = name.rpartition(".")[2], kind == "queue_get"
     taking, giving = _TAKEN_AND_GIVEN[kind]
-    ways = [(function, taking, giving, last) for function in sources.functions(place.file)]
-    takes, gives = (_functions_calling(last, each, place, sources) for each in (taking, giving))
-    files = dict.fromkeys((place.file, *(frame.file for frame in frames if is_users(frame.file))))
+    ways = [(function, taking, giving, last) for function in sources.functions(files[0])]
+    takes, gives = (_functions_calling(last, each, files[0], sources) for each in (taking, giving))
     others = [function for file in files for function in sources.functions(file)]
     ways += [(each, takes - gives, gives - takes, "") for each in others if takes - gives and gives - takes]
     for function, begin, end, owner in ways:
@@ -43,11 +42,11 @@ def skipped_return(kind: str, name: str, place: Frame, frames: Sequence[Frame], 
     return {}
 
 
-def _functions_calling(last: str, methods: frozenset[str], place: Frame, sources: Sources) -> frozenset[str]:
-    """Functions of the place's file that call one of the methods on something of this name."""
+def _functions_calling(last: str, methods: frozenset[str], file: str, sources: Sources) -> frozenset[str]:
+    """Functions of a file that call one of the methods on something of this name."""
     return frozenset(
         function.name
-        for function in sources.functions(place.file)
+        for function in sources.functions(file)
         if function.name != "__init__" and any(is_called_on(call, last, methods) for call in _calls(function))
     )
 

@@ -99,7 +99,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         for entry, thread in zip(entries, threads, strict=True):
             for facts, frame in zip(entry["frames"], thread.frames, strict=True):
                 facts["locals"] = {name: {"text": shown(value)} for name, value in frame.locals().items()}
-    in_libraries = any(entry["wait"].get("taken_in") for entry, _ in waiting)
+    in_libraries = any(_is_in_library(entry["wait"], frames) for entry, frames in waiting)
     for entry, frames in waiting:
         wait = entry["wait"]
         entry["holds"] = held_locks(
@@ -139,6 +139,8 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     everyone = all_processes() if far else {}
     for wait in waits:
         _look_behind(wait, view.pid, everyone)
+    for entry, frames in waiting:
+        entry["wait"]["requests"] = not entry.get("main") and _reads_requests(entry["wait"], frames, view.pid, sources)
     return {
         "threads": sorted(entries, key=lambda entry: not entry["main"]),
         "tasks": tasks,
@@ -194,6 +196,19 @@ def _tell_locks_apart(waiting: Sequence[tuple[Facts, Sequence[Frame]]]) -> None:
     tell_apart([lock for lock in (*(choice for _, choice in asked), *held) if str(lock["name"]).startswith("self.")])
     for (wait, choice), name in zip(asked, before, strict=True):
         wait["name"] = choice["name"] if wait.get("name") == name else wait.get("name")
+
+
+def _is_in_library(wait: Wait, frames: Sequence[Frame]) -> bool:
+    """Whether a lock is taken by a line of a library, for a line of the user or in a thread of its own."""
+    return bool(wait.get("taken_in")) or (wait["kind"] == "lock" and not any(is_users(each.file) for each in frames))
+
+
+def _reads_requests(wait: Wait, frames: Sequence[Frame], pid: int, sources: Sources) -> bool:
+    """Whether the next data of a connection is awaited in a loop, at the end that has accepted the connection."""
+    file, user = wait.get("file") or {}, users_place(frames)
+    if wait.get("sends") or user is None or not (file.get("peer") and file.get("local")):
+        return False
+    return bool(sources.loops_around(frames[user]) and listener(pid, str(file["local"])))
 
 
 def _runs_an_item(frames: Sequence[Frame]) -> bool:

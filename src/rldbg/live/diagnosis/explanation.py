@@ -192,14 +192,14 @@ def _nothing_hangs(nodes: Sequence[Node]) -> str:
 def _with_deaths(found: HangDiagnosis, graph: WaitGraph, ray: Mapping[str, Any]) -> HangDiagnosis:
     """Adds who died or failed in a Ray cluster. A loop that asks Ray for progress while all workers are idle has no
     other reason to last."""
-    if not ray or found.kind not in _NO_CAUSE:
+    if not ray or found.kind not in (*_NO_CAUSE, "ended"):
         return found
     from rldbg.live.diagnosis.ray_queues import lost_users
 
     lost = lost_users(ray)
     polling = [node for node in graph.nodes.values() if node.wait.get("polls")]
     asking = [node for node in polling if node.calls or ".remote(" in str(node.wait["polls"])]
-    others = [node for node in graph.nodes.values() if node not in asking and not node.background]
+    others = [node for node in graph.nodes.values() if node not in asking and not node.background and not node.gone]
     if lost and asking and all(node.kind == "idle" for node in others):
         words = f"{clause(asking[0])}; all workers are idle; {'; '.join(lost)}"
         return replace(found, verdict=words, kind="ended", where=asking[0].label)
@@ -223,13 +223,15 @@ def _nobody_waits(graph: WaitGraph, stacks: Sequence[Message]) -> HangDiagnosis:
             words += ": no process was found to look at"
         return HangDiagnosis(words, "unknown", (), tuple(unanswered))
     gone = sorted((node for node in shown if node.gone), key=lambda node: node.gone != "raised")
-    words = "; ".join(clause(node) for node in (gone or shown)[:3])
+    # A loop that looks for something may look for what they would have done.
+    polling = [node for node in shown if node.wait.get("polls") and not node.gone] if gone else []
+    words = "; ".join(clause(node) for node in [*polling[:1], *(gone or shown)][:3])
     if all(stack.get("lost") or stack.get("state") in ENDED for stack in stacks):
         return HangDiagnosis(f"the job has ended, no process is left to wait: {words}", "ended", (), fix=(_OVER,))
     return HangDiagnosis(
         words if gone else f"{_nothing_hangs(shown)}: {words}",
         gone[0].gone if gone else _unfounded(shown, unanswered),
         tuple(sorted({node.rank for node in gone if node.rank is not None})),
-        tuple(unanswered),
+        tuple(each for each in unanswered if not any(each.startswith(f"{node.label}: ") for node in gone)),
         where=", ".join(node.label for node in (gone or shown)[:3]),
     )

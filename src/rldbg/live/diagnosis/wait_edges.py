@@ -288,9 +288,14 @@ def _unused_ends(asked: Asked, pids: Sequence[int]) -> list[Id]:
 def _ended_users(pids: Sequence[int], host: Any, stacks: Sequence[WaitFacts]) -> str:
     """Why processes that have the other end of a queue do nothing with it: a thread of theirs has ended."""
     there = [each for each in stacks if each.get("host") == host and each.get("pid") in pids]
-    gone = [(each["who"], what_ended(each)) for each in there]
+    gone = [(each["who"], what_ended(_without_children(each))) for each in there]
     told = [f"{who} has its other end, and what it runs now does not use it: {what}" for who, what in gone if what]
     return "; ".join(told) if len(told) == len(pids) else ""
+
+
+def _without_children(stack: WaitFacts) -> WaitFacts:
+    ended = [each for each in stack.get("ended") or [] if each["kind"] != "process"]
+    return {**stack, "ended": ended, "children": []}
 
 
 def _sharing(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> list[Edge]:
@@ -320,7 +325,9 @@ def _completers(stack: WaitFacts, node: Node, known: Mapping[Id, Node]) -> list[
     awaited = {edge.target for task in tasks for edge in known[task].edges}
     roots = [Edge(task, "may be what completes it") for task in tasks if task not in awaited and "task" not in node.id]
     loops = [Edge(each, "runs the event loop that should complete it") for each in busy_loops(stack) if each != node.id]
-    return pooled or roots or loops or _pool_edges(stack, known, threads=False)
+    # While its thread is blocked, no task of a loop goes on.
+    blocked = [edge for edge in loops if edge.target in blocked_loops(stack)]
+    return pooled or blocked or roots or loops or _pool_edges(stack, known, threads=False)
 
 
 def _pool_edges(

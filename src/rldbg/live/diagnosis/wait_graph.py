@@ -89,6 +89,8 @@ class WaitGraph:
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = {node.id: node for node in nodes}
         self._moving = self._that_move()
+        # Not by helpers of libraries, as the process that removes shared memory at the end of the others.
+        self._awaited = {edge.target for node in self.nodes.values() if not node.background for edge in node.edges}
 
     def _that_move(self) -> dict[Id, int]:
         """Nodes that do something, and those whose wait one of these will end, with the number of waits in between; any
@@ -138,8 +140,7 @@ class WaitGraph:
         given = [edge.relation for edge in node.edges]
         if node.kind != "queue_get" or not node.wait.get("endless") or not given:
             return False
-        unasked = all(edge.target != node.id for each in self.nodes.values() for edge in each.edges)
-        return unasked and all(each.startswith(NOT_ABOUT_TO) for each in given)
+        return node.id not in self._awaited and all(each.startswith(NOT_ABOUT_TO) for each in given)
 
     def works_elsewhere(self, node: Node) -> bool:
         """Whether another process does something by itself."""
@@ -163,7 +164,7 @@ class WaitGraph:
             path = [start, *self.onward(start)]
             if any(node.id in explained for node in path):
                 continue
-            by_end.setdefault(_cause(path[-1]), []).append(_without_overview(tuple(path)))
+            by_end.setdefault(_cause(path[-1]), []).append(self._without_helpers(_without_overview(tuple(path))))
         # An idle worker explains a hang only if nothing else does.
         asked = {end: paths for end, paths in by_end.items() if not all(self.idles(path[0]) for path in paths)}
         by_end = asked if asked or rings else by_end
@@ -178,6 +179,16 @@ class WaitGraph:
         mains = (node for node in self.nodes.values() if node.id[2:] == ("main",) and not node.background)
         polling = (node for node in mains if node.wait.get("polls") and node.id not in told)
         return [*found, *((node,) for node in polling if found)]
+
+    def _without_helpers(self, path: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Drops who takes one item after the other at the start, and whom nobody waits for: a thread or task beside the
+        main one, or an idle process. It has nothing to do because of the others."""
+        while len(path) > 1 and path[1].waits and path[0].id not in self._awaited:
+            helps = path[0].id[2:] != ("main",) and path[0].wait.get("endless")
+            if not helps and not self.idles(path[0]):
+                break
+            path = path[1:]
+        return path
 
     @staticmethod
     def _is_told(loop: Node, paths: Sequence[Sequence[Node]]) -> bool:

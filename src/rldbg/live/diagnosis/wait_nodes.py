@@ -138,6 +138,7 @@ def rest_where_meant(nodes: Sequence[Node], stacks: Sequence[WaitFacts]) -> Sequ
             behind = _idle_behind(node, nodes)
             # Who waits for the end of what serves, supervises it.
             serving = _waits_for_requests(node, stack) if behind is not None else ""
+            serving = serving or (_asked_later(node, known) if node.id not in awaited else "")
             if activity := serving or _meant_to_last(node, alone=alone):
                 for each in behind or ():
                     each.wait, each.activity = {"kind": "serving"}, f"waits for work (for {thing(each.wait)})"
@@ -213,6 +214,13 @@ def _waits_for_requests(node: Node, stack: WaitFacts) -> str:
     """In a process that serves, functions that no line starts are called for requests."""
     called = node.wait.get("functions") and not node.wait.get("starters") and not what_ended(stack)
     idle = node.kind == "queue_get" and node.wait.get("lost") and called and _serves(stack)
+    return f"waits for requests (for {thing(node.wait)})" if idle else ""
+
+
+def _asked_later(node: Node, known: Mapping[Id, Node]) -> str:
+    """A server reads the next request of a connection, while who is at its other end does something else."""
+    others = [known[edge.target] for edge in node.edges if edge.target in known]
+    idle = node.wait.get("requests") and others and not any(each.waits or each.gone for each in others)
     return f"waits for requests (for {thing(node.wait)})" if idle else ""
 
 
