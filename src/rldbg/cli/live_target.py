@@ -34,7 +34,7 @@ def open_target(run_dir: Path | None, ray_url: str | None) -> "BrokerClient":
     """A client of the broker that holds the selected processes."""
     from rldbg.live import connect_target, dashboard_url
 
-    return connect_target(run_dir, dashboard_url(ray_url) if ray_url else None)
+    return connect_target(run_dir, dashboard_url(ray_url, print_note) if ray_url else None)
 
 
 def print_outcomes(processes: list[dict[str, Any]], done: str, *, as_json: bool) -> int:

@@ -33,7 +33,7 @@ def command(run_dir: Path | None, ray_url: str | None, everything: bool, watch: 
     """
     from rldbg.live import dashboard_url, ray_workers
 
-    url = dashboard_url(ray_url) if ray_url else None
+    url = dashboard_url(ray_url, print_note) if ray_url else None
     with open_target(run_dir, url) as client:
         others = _other_runs(client) if run_dir is None and url is None else []
         while True:

@@ -7,7 +7,7 @@ import click
 
 from rldbg.cli.application import verb
 from rldbg.cli.live_target import open_target, target_options
-from rldbg.cli.output import show
+from rldbg.cli.output import print_note, show
 from rldbg.core import ExitCode
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def _show_unarmed(job: "UnarmedJob", wanted: dict[str, bool], diagnosing: bool, 
     from rldbg.reports.stacks import to_lines
 
     view = look_at_job(job, **wanted, apart_s=LOOKS_APART_S if diagnosing else 0.0)
+    if view.choice:
+        print_note(view.choice)
     groups = group_stacks(view.stacks)
     causes = explain(view.stacks, ray=view.ray)
     if diagnosing:

@@ -13,6 +13,7 @@ SLOW = "it is running: this may be slow, not a hang; look again later and compar
 _FIXES = {
     "computing": SLOW,
     "busy": SLOW,
+    "not_listed": "look again in a few seconds: a wait that stays the same is named then",
     "disagreement": "make all ranks pass the same root (src= or dst=): decide on it with what all of them know",
     "cuda": "the GPU may be at work: this may be slow, not a hang; look again later and compare the line",
 }
@@ -172,6 +173,8 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
     if last.wait.get("polls"):
         # A polling loop may be normal, unless another process waits for it.
         return "polling" if len(way) > 1 else "possible"
+    if last.wait.get("unclear"):
+        return str(last.wait["unclear"])
     if last.wait.get("lost"):
         return "not_woken" if last.wait.get("completed") else _NEVER.get(last.kind, last.kind)
     if works_slowly(last.wait):

@@ -30,7 +30,7 @@ class HangDiagnosis:
     @property
     def is_harmless(self) -> bool:
         # Healthy jobs wait for their GPU most of the time.
-        return self.kind in ("none", "moving", "unknown", "possible", "computing", "busy", "cuda")
+        return self.kind in ("none", "moving", "unknown", "not_listed", "possible", "computing", "busy", "cuda")
 
     def to_dict(self) -> dict[str, Any]:
         return {

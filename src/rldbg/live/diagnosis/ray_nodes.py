@@ -10,6 +10,7 @@ from rldbg.live.diagnosis.ray_absent import AbsentWorkers, attempts
 from rldbg.live.diagnosis.ray_arguments import DONE, ITSELF, Arguments, as_maker
 from rldbg.live.diagnosis.ray_callers import MethodCallers, queued_text
 from rldbg.live.diagnosis.ray_deaths import raised_text, times_restarted
+from rldbg.live.diagnosis.ray_lasting import why_not_listed
 from rldbg.live.diagnosis.ray_polling import REMOTE, PollingLoops, is_one_call
 from rldbg.live.diagnosis.ray_queues import dead_actors, finished_users, lost_users, queue_actor
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
@@ -116,8 +117,7 @@ class _Joining:
             node.wait = {**node.wait, "text": ready, "lost": "; ".join(lacks[:3])}
             self._explained |= {group["placement_group_id"] for group in groups}
             return
-        lost = "Ray lists no unfinished task that it started: the object was made elsewhere, or is lost"
-        node.wait = {**node.wait, "lost": lost}
+        node.wait = {**node.wait, **why_not_listed(node.wait)}
 
     def _awaited(self, node: Node) -> Iterator[WaitFacts]:
         if node.wait.get("tasks"):

@@ -1,4 +1,5 @@
-"""Why an armed run does not move: two looks at its processes, and Ray's own view of them."""
+"""Why an armed run does not move: two looks at its processes, and Ray's own view of them; three looks, where a process
+waits for what Ray does not list (yet)."""
 
 import time
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from rldbg.core import RldbgError
 from rldbg.live.client.broker_client import BrokerClient
 from rldbg.live.diagnosis.explanation import LOOKS_APART_S, explain
 from rldbg.live.diagnosis.hang import HangDiagnosis
+from rldbg.live.diagnosis.ray_lasting import is_unclear, mark_lasting
 
 _LOOK_S = 120.0
 
@@ -18,8 +20,14 @@ def explain_run(client: BrokerClient, who: str = "all", **wanted: bool) -> tuple
     asked: dict[str, Any] = {"who": who, "flight_record": True, "waits": True, "timeout_s": _LOOK_S, **wanted}
     before = client.request("stacks", **asked)["stacks"]
     time.sleep(LOOKS_APART_S)
+    begun = time.monotonic()
     stacks = client.request("stacks", **asked)["stacks"]
-    return stacks, explain(stacks, before=before, ray=_ray_view_of(stacks))
+    found = explain(stacks, before=before, ray=_ray_view_of(stacks))
+    if is_unclear(found):
+        before, stacks = stacks, client.request("stacks", **asked)["stacks"]
+        mark_lasting(before, stacks, time.monotonic() - begun)
+        found = explain(stacks, before=before, ray=_ray_view_of(stacks))
+    return stacks, found
 
 
 def _ray_view_of(stacks: Sequence[Message]) -> dict[str, Any] | None:

@@ -29,11 +29,13 @@ class UnarmedJob:
 
 @dataclass(frozen=True, slots=True)
 class UnarmedView:
-    """What was seen: one stack entry per process, Ray's own view where there is one, and what could not be seen."""
+    """What was seen: one stack entry per process, Ray's own view where there is one, and what could not be seen;
+    `choice` says which cluster was taken of several."""
 
     stacks: list[Message]
     ray: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
+    choice: str = ""
 
 
 def look_at_job(
@@ -45,7 +47,7 @@ def look_at_job(
     if job.ray:
         view = look_at_ray(job.ray, native=native, with_locals=with_locals, apart_s=apart_s)
         stacks = view.pop("stacks")
-        return UnarmedView(name_workers(stacks, view), view, [*view["notes"], *_notes(stacks)])
+        return UnarmedView(name_workers(stacks, view), view, [*view["notes"], *_notes(stacks)], view["choice"])
     request: dict[str, Any] = {"native": native, "with_locals": with_locals, "apart_s": apart_s}
     request |= {"pids": list(job.pids), "torchrun": job.torchrun}
     if job.slurm_job:
