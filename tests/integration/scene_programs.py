@@ -5,7 +5,10 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import psutil
 from live_job import LiveJob, close_pipes, until
+
+from rldbg.live import UnarmedJob, explain, look_at_job
 
 
 class ScenePrograms:
@@ -49,3 +52,38 @@ def armed_programs(scenes, folder, names):
         programs.job = job
         yield programs
         programs.end()
+
+
+def explained_from_outside(programs, scene):
+    """What an unarmed look at a scene says, as one text."""
+    causes = explain(look_at_job(UnarmedJob(pids=(programs.pid(scene),)), apart_s=0.3).stacks)
+    return _text_of(causes)
+
+
+def explained_by_the_agent(programs, scene):
+    """What the agents of a scene and of its children say."""
+    pid = programs.pid(scene)
+    until(lambda: any(process["pid"] == pid for process in programs.job.ps()), f"the agent of {scene}")
+    family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    who = ",".join(f"@{each}" for each in family if any(process["pid"] == each for process in programs.job.ps()))
+    before, after = (programs.job.client.request("stacks", who=who, waits=True)["stacks"] for _ in range(2))
+    return _text_of(explain(after, before=before))
+
+
+def _text_of(causes):
+    return " | ".join(text for cause in causes for text in (cause.verdict, *cause.evidence))
+
+
+def until_said(look, words, unsaid="nothing of that kind", within_s=20):
+    """A scene is ready a moment before it waits."""
+    seen = []
+
+    def said():
+        seen[:] = [look()]
+        return all(word in seen[0] for word in words)
+
+    try:
+        until(said, words, within_s)
+    except AssertionError:
+        raise AssertionError(f"{words} not in {seen}") from None
+    assert unsaid not in seen[0]

@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-import psutil
 import pytest
-from live_job import until
 from ray_stage import plain_environment
-from scene_programs import ScenePrograms, armed_programs
-
-from rldbg.live import UnarmedJob, explain, look_at_job
+from scene_programs import ScenePrograms, armed_programs, explained_by_the_agent, explained_from_outside, until_said
 
 SCENES = Path(__file__).with_name("table_wait_scenes.py")
 # What the sentence about each scene must say, and what it must not.
@@ -131,36 +127,15 @@ def armed(tmp_path_factory):
         yield programs
 
 
-def _until_said(look, scene):
-    """A scene is ready a moment before it waits."""
-    seen = []
-
-    def said():
-        seen[:] = [" | ".join(text for cause in look() for text in (cause.verdict, *cause.evidence))]
-        return all(word in seen[0] for word in WORDS[scene])
-
-    try:
-        until(said, WORDS[scene], 20)
-    except AssertionError:
-        raise AssertionError(f"{WORDS[scene]} not in {seen}") from None
-    assert NOT_SAID.get(scene, "nothing of that kind") not in seen[0]
-
-
 @pytest.mark.parametrize("scene", WORDS)
 def test_it_is_explained_from_outside(unarmed, scene):
-    job = UnarmedJob(pids=(unarmed.pid(scene),))
-    _until_said(lambda: explain(look_at_job(job, apart_s=0.3).stacks), scene)
+    until_said(lambda: explained_from_outside(unarmed, scene), WORDS[scene], *_unsaid(scene))
 
 
 @pytest.mark.parametrize("scene", WORDS)
 def test_it_is_explained_by_the_agent(armed, scene):
-    pid = armed.pid(scene)
-    until(lambda: any(process["pid"] == pid for process in armed.job.ps()), f"the agent of {scene}")
+    until_said(lambda: explained_by_the_agent(armed, scene), WORDS[scene], *_unsaid(scene))
 
-    def look():
-        family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-        who = ",".join(f"@{each}" for each in family if any(process["pid"] == each for process in armed.job.ps()))
-        before, after = (armed.job.client.request("stacks", who=who, waits=True)["stacks"] for _ in range(2))
-        return explain(after, before=before)
 
-    _until_said(look, scene)
+def _unsaid(scene):
+    return (NOT_SAID[scene],) if scene in NOT_SAID else ()

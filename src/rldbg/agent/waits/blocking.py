@@ -75,8 +75,10 @@ def _at_line(looking: Looking) -> Wait | None:
             name, key = call.name, f"{value.address:#x}"
             return {"kind": "queue_get", "type": "SimpleQueue", "name": name, "key": key, "size": value.length()}
         elif call.method in _STORE_CALLS and is_a(value, "Store"):
-            named = [text for argument in call.arguments for text in texts_of(argument, place)]
-            written = [ast.unparse(each)[:80] for each in call.arguments if isinstance(each, ast.JoinedStr)]
+            # A time limit may follow.
+            keys = call.arguments[:1]
+            named = [text for argument in keys for text in texts_of(argument, place)]
+            written = [ast.unparse(each)[:80] for each in keys if isinstance(each, ast.JoinedStr)]
             return {"kind": "store", "name": call.name, "keys": named[:3], "written": written, "call": call.method}
         elif call.method.startswith("recv") and is_a(value, "Socket"):
             # Of pyzmq; those of the standard library are lower case.

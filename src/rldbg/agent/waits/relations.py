@@ -15,7 +15,7 @@ from .places import is_users, users_place
 from .polled import changers, unchanged
 from .reasons import ended_by_signal, guard, is_nobody_elses
 from .skipped import failed_calls, skipped_return
-from .source import SETTING, Sources, is_unconditional
+from .source import SETTING, Sources, takes_each
 from .starters import Given, functions_given, given_objects, leading_to, methods_handed, starters, starts_ahead
 
 _Key = TypeVar("_Key")
@@ -74,7 +74,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
             _relate_taken(wait, place, frames, waiting, sources, returns)
         if opposite := _OPPOSITE.get(wait["kind"]):
             wait["ended_by"] = sorted(opposite)
-            wait["endless"] = place is not None and any(map(is_unconditional, sources.loops_around(place)))
+            wait["endless"] = place is not None and any(map(takes_each, sources.loops_around(place)))
             known = _address(wait), str(wait.get("name") or "")
             wait["dropped"] = dropped_from(*known, place, sources) if place else ""
             if place is not None and (taken := overwritten(*known, place, sources)):

@@ -380,6 +380,15 @@ def is_unconditional(loop: ast.AST) -> bool:
     return isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
 
 
+def takes_each(loop: ast.AST) -> bool:
+    """A loop that takes one item after the other, until it is given a special one or is left from within:
+    `while True`, `while item := take()`, `for item in iter(take, None)`."""
+    if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call):
+        return last_name(loop.iter.func) == "iter" and len(loop.iter.args) > 1
+    tested = ast.walk(loop.test) if isinstance(loop, ast.While) else ()
+    return is_unconditional(loop) or any(isinstance(node, ast.NamedExpr) for node in tested)
+
+
 def remote_methods(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Names of the methods of Ray actors that are called there."""
     for node in nodes:

@@ -91,10 +91,14 @@ def _duty_edges(asked: Asked) -> list[Edge]:
     if others and (lost := _ended_users(others, host, asked.stacks)):
         node.wait = {**node.wait, "lost": lost}
         return []
+    willing = [pid for pid in others if _may_use(pid, asked)]
+    if others and not willing and (failed := ended_children(stack, failed=True)):
+        # Who is forked has all queues of its parent.
+        lost = f"no process that has its other end is about to {duty}: {', '.join(failed)}"
+        node.wait = {**node.wait, "lost": lost}
+        return []
     unwilling = f"{NOT_ABOUT_TO} {duty}"
-    found += [
-        Edge((host, pid, front_of(pid, host, known)), should if _may_use(pid, asked) else unwilling) for pid in others
-    ]
+    found += [Edge((host, pid, front_of(pid, host, known)), should if pid in willing else unwilling) for pid in others]
     if not found and wait.get("between") == "processes" and wait.get("ends") is None and asked.kind != "semaphore":
         family = [edge.target for edge in _pool_edges(stack, known, threads=False)]
         above = [process_id(each) for each in asked.stacks if stack.get("pid") in children_of(each)]

@@ -181,10 +181,11 @@ class WaitGraph:
         return [*found, *((node,) for node in polling if found)]
 
     def _without_helpers(self, path: tuple[Node, ...]) -> tuple[Node, ...]:
-        """Drops who takes one item after the other at the start, and whom nobody waits for: a thread or task beside the
-        main one, or an idle process. It has nothing to do because of the others."""
+        """Drops who takes or puts one item after the other at the start, and whom nobody waits for: a thread or task
+        beside the main one, or an idle process. It has nothing to do because of the others."""
         while len(path) > 1 and path[1].waits and path[0].id not in self._awaited:
-            helps = path[0].id[2:] != ("main",) and path[0].wait.get("endless")
+            works = path[0].wait.get("endless") or path[0].kind == "queue_put"
+            helps = path[0].id[2:] != ("main",) and works
             if not helps and not self.idles(path[0]):
                 break
             path = path[1:]

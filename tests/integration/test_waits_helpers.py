@@ -1,0 +1,75 @@
+"""Waits for a step that was skipped, and helpers that only have nothing to do, in real processes, armed and not."""
+
+from pathlib import Path
+
+import pytest
+from ray_stage import plain_environment
+from scene_programs import ScenePrograms, armed_programs, explained_by_the_agent, explained_from_outside, until_said
+
+SCENES = Path(__file__).with_name("helper_wait_scenes.py")
+# What the sentence about each scene must say, and what nothing may say.
+WORDS = {
+    "library_lock": [
+        "thread client-loop runs the event loop that should complete it, and waits at __init__.py:",
+        "for lock `self.lifecycle`; the main thread holds it (taken in __init__.py:",
+        "so they wait for each other (deadlock)",
+    ],
+    "flag_stays": [
+        "polls (a loop while `self.paused` (self.paused = True))",
+        "only update (line",
+        "would change `self.paused`, and no thread or task is seen running it; update sets it to True in line",
+        "which an exception in between skips",
+    ],
+    "early_return": ["semaphore `self.slots`", "which the return in line", "or an exception in between, skips"],
+    "skipped_end": [
+        "for lock `self.mutex`; no thread is seen holding it",
+        "(sync_once acquires it in line",
+        "which an exception in between skips)",
+        "because of that thread weight-sync waits",
+    ],
+    "idle_neighbour": ["an item of queue `channels['policy'][1]`", "process policy-engine (pid", "(killed by SIGKILL)"],
+    "taken_by_next": [
+        "event `self.synced` to be set",
+        "because of that thread prefetch waits at",
+        "for room in queue `self.slots['ready']`",
+    ],
+    "polled_server": [
+        "no process waits for another",
+        "polls (a loop while `await ask()",
+        "waits for requests (for data",
+    ],
+    "begun_already": ["barrier `together`: 2 of 3 have arrived", "thread shard-2 has ended"],
+}
+NOT_SAID = {
+    "skipped_end": "should set it, and waits",
+    "idle_neighbour": "reference-engine",
+    "taken_by_next": "would take an item out",
+    "begun_already": "only afterwards",
+}
+
+
+@pytest.fixture(scope="module")
+def unarmed(tmp_path_factory):
+    programs = ScenePrograms(SCENES, tmp_path_factory.mktemp("unarmed"), plain_environment(), WORDS)
+    yield programs
+    programs.end()
+
+
+@pytest.fixture(scope="module")
+def armed(tmp_path_factory):
+    with armed_programs(SCENES, tmp_path_factory.mktemp("armed"), WORDS) as programs:
+        yield programs
+
+
+@pytest.mark.parametrize("scene", WORDS)
+def test_it_is_explained_from_outside(unarmed, scene):
+    until_said(lambda: explained_from_outside(unarmed, scene), WORDS[scene], *_unsaid(scene))
+
+
+@pytest.mark.parametrize("scene", WORDS)
+def test_it_is_explained_by_the_agent(armed, scene):
+    until_said(lambda: explained_by_the_agent(armed, scene), WORDS[scene], *_unsaid(scene))
+
+
+def _unsaid(scene):
+    return (NOT_SAID[scene],) if scene in NOT_SAID else ()
