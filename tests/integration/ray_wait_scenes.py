@@ -51,6 +51,17 @@ class Producer:
         return os.getpid()
 
 
+@ray.remote(num_cpus=0)
+class Router:
+    """Puts an item into another queue of its table than the one that is waited for."""
+
+    def __init__(self, queues):
+        self.queues = queues
+
+    def route(self, key):
+        self.queues[key.strip()].put(1)
+
+
 @ray.remote(num_cpus=0, num_gpus=8)
 class Huge:
     def ping(self):
@@ -225,6 +236,9 @@ def main():
 
     queue, abandoned = Queue(actor_options={"num_cpus": 0}), Queue(actor_options={"num_cpus": 0})
     waiting.append(Consumer.options(name="consumer").remote().consume.remote(queue))
+    queues = {"policy": queue, "critic": Queue(actor_options={"num_cpus": 0})}
+    router = Router.options(name="router").remote(queues)
+    ray.get(router.route.remote("critic "))
     producer = Producer.options(name="producer").remote()
     ray.get(producer.pid.remote())
     producer.produce.remote(abandoned)

@@ -22,6 +22,8 @@ SENTENCES = {
         "ray_wait_scenes.py:",
         "(ray.util.queue)",
         "no thread or process is seen that would put an item in",
+        "Router.route has returned (router)",
+        "router has it in `self.queues` under 'policy', where others have items: 'critic' (1 item)",
     ],
     "dead_producer": ["abandoned", "(ray.util.queue)", "actor producer has died"],
     "unschedulable": [

@@ -365,6 +365,29 @@ def test_methods_of_other_files_that_filled_a_queue_are_known_by_their_calls():
     assert "; Maker.run_epoch has returned (maker)" in said and "load" not in said
 
 
+def _routed(items):
+    """A method that puts items into queues of a table, and has returned; and who takes them out of one of these."""
+    critic = b"other".hex()
+    table = {"name": "self.queues", "queues": {f"shared:ray:00{QUEUE_ID}00": "'policy'", f"shared:ray:{critic}": "'c'"}}
+    rollout = _worker("rollout", 2, "main_loop", {"kind": "idle"}) | {"ray_keeps": {"tables": [table], "items": None}}
+    holding = _worker("queue", 6, "main_loop", {"kind": "idle"}) | {"ray_keeps": {"tables": [], "items": items}}
+    actors = [QUEUE, QUEUE | {"actor_id": critic, "pid": 6}, _actor("rollout", 2), _actor("learner", 1)]
+    put = _task("_QueueActor.put", "FINISHED", 6, critic, parent="Rollout.run")
+    tasks = [_task("Rollout.run", "FINISHED", 2, "rollout"), put, _task("Learner.run", "RUNNING", 1, "learner")]
+    learner = _worker("learner", 1, "run", TAKING | {"nowhere": True})
+    return _verdicts([learner, rollout, holding], _view(actors, tasks))
+
+
+def test_items_that_went_into_other_queues_of_a_table_are_told():
+    said = _routed(8)
+    assert "no line of its file" not in said
+    assert (
+        "no thread or process is seen that would put an item in; Rollout.run has returned (rollout); rollout has it in "
+        "`self.queues` under 'policy', where others have items: 'c' (8 items)"
+    ) in said
+    assert "others have items" not in _routed(0) and "'c' (1 item)" in _routed(1)
+
+
 def test_a_task_that_awaits_one_call_does_not_wait_for_those_of_others():
     calls = [_task(f"s{n}", "RUNNING", 2, "server") | {"name": "Server.generate"} for n in range(3)]
     view = _view([_actor("server", 2), _actor("agent", 1)], calls)

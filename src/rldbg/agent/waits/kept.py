@@ -42,7 +42,7 @@ def kept_objects(wanted: set[int], stacks: Sequence[Sequence[Frame]], sources: S
     for frame in (frame for frames in stacks for frame in frames if wanted and is_users(frame.file)):
         for name, table in _tables(frame, sources):
             if table.address not in tables and len(tables) < _MOST_TABLES:
-                tables[table.address] = name, list(_entries(table))
+                tables[table.address] = name, list(entries_of(table))
     found: dict[int, Kept] = {}
     for name, entries in tables.values():
         for key, value in entries:
@@ -69,7 +69,7 @@ def dropped_from(address: int, name: str, place: Frame, sources: Sources) -> str
     nodes = own_nodes(function) if function is not None and address else ()
     for target in (target for node in nodes for target in tables_given(node, name)):
         table = resolve(target, place)
-        entries = [value for _, value in _entries(table)] if table is not None else []
+        entries = [value for _, value in entries_of(table)] if table is not None else []
         inner = [each for value in entries for each in (*value.elements(), *value.attributes().values())]
         there = address in {each.address for each in (*entries, *inner)}
         if table is not None and table.length() is not None and not there:
@@ -130,7 +130,8 @@ def _tables(frame: Frame, sources: Sources) -> Iterator[tuple[str, Object]]:
     yield from ((name, value) for name, value in named if value.length())
 
 
-def _entries(table: Object) -> Iterator[tuple[str, Object]]:
+def entries_of(table: Object) -> Iterator[tuple[str, Object]]:
+    """What is in a dictionary, list or the like, by keys as Python prints them."""
     if pairs := table.pairs():
         yield from ((_key(key), value) for key, value in pairs[:_MOST_LOOKED_AT])
         return

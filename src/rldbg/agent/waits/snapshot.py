@@ -33,6 +33,7 @@ from .places import is_users, own_frames, users_place
 from .process_groups import groups_made, name_groups
 from .process_views import OwnProcess, ProcessView, ThreadView
 from .programs import ended_programs, program_behind
+from .ray_keeping import ray_keeping
 from .relations import name_by_others, relate
 from .rounds import current_round
 from .routes import lines_entering, route
@@ -157,6 +158,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         "distributed": ranks,
         "process_groups": groups,
         "groups_made": groups_made(modules),
+        "ray_keeps": ray_keeping(modules),
     }
 
 

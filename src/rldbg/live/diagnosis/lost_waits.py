@@ -155,7 +155,9 @@ def _undone_duty(loss: _Loss) -> str:
         nobody = f"in its file only {_listed(functions)} would {duty}, {_nobody_in(functions, loss.stack)}"
     else:
         nobody = f"no thread or process is seen that would {duty}"
-        nobody += ", and no line of its file does so" if wait.get("nowhere") else ""
+        # Others may call a queue of Ray otherwise: each process has an object of its own for it.
+        known = wait.get("nowhere") and wait.get("between") != "ray"
+        nobody += ", and no line of its file does so" if known else ""
     if wait.get("guard"):
         nobody += f" ({str(functions[0]).partition(':')[0]} does so only if {wait['guard']})"
     if wait.get("dropped"):

@@ -12,7 +12,7 @@ from rldbg.live.diagnosis.ray_callers import MethodCallers, queued_text
 from rldbg.live.diagnosis.ray_deaths import raised_text, times_restarted
 from rldbg.live.diagnosis.ray_lasting import why_not_listed
 from rldbg.live.diagnosis.ray_polling import REMOTE, PollingLoops, is_one_call
-from rldbg.live.diagnosis.ray_queues import dead_actors, finished_users, lost_users, queue_actor
+from rldbg.live.diagnosis.ray_queues import QueueTables, dead_actors, finished_users, lost_users, queue_actor
 from rldbg.live.diagnosis.ray_resources import RayResources, group_label
 from rldbg.live.diagnosis.ray_view import CREATION, RayView
 from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts
@@ -145,7 +145,9 @@ class _Joining:
         if actor is not None and actor["state"] not in ("ALIVE", "DEAD"):
             node.edges.append(Edge(self._absent.actor_node(actor).id, "should keep its items"))
         else:
-            why = [str(node.wait["lost"]), *finished_users(node, self._ray), *lost_users(self._ray)]
+            tables = QueueTables(node, self._stacks, self._ray)
+            used = [*finished_users(node, self._ray, tables), *tables.others_ahead()]
+            why = [str(node.wait["lost"]), *used, *lost_users(self._ray)]
             node.wait = {**node.wait, "lost": "; ".join(why)}
 
     def _edges(self, task: WaitFacts) -> list[Edge]:

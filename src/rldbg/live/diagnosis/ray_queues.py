@@ -1,10 +1,12 @@
 """Queues of `ray.util.queue`: their items are in an actor of Ray, by which all processes know them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rldbg.agent import Message
 from rldbg.agent.waits import SHARED_BY_RAY
+from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, raised_text
 from rldbg.live.diagnosis.wait_graph import Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import listed
@@ -12,12 +14,17 @@ from rldbg.live.diagnosis.wait_words import listed
 QUEUE = "_QueueActor"
 
 
+def _id_of(key: str, actors: Iterable[str]) -> str:
+    """The id of a queue's actor in what is known of it; from outside, only bytes around it were read."""
+    return next((each for each in actors if each in key), "") if key.startswith(SHARED_BY_RAY) else ""
+
+
 def with_queue_ids(stacks: Sequence[Message], ray: Mapping[str, Any]) -> list[Message]:
-    """Queues under the ids of their actors; from outside, only bytes around these were read."""
+    """Queues under the ids of their actors."""
     actors = [str(actor["actor_id"]) for actor in ray["actors"] if str(actor["class_name"]).endswith(QUEUE)]
 
     def known(key: str) -> str:
-        found = next((each for each in actors if each in key), "") if key.startswith(SHARED_BY_RAY) else ""
+        found = _id_of(key, actors)
         return f"{SHARED_BY_RAY}{found}" if found else key
 
     def renamed(entry: WaitFacts) -> WaitFacts:
@@ -52,11 +59,53 @@ def lost_users(ray: Mapping[str, Any]) -> list[str]:
     return dead_actors(ray) + [f"{task['name']} has failed{_why(task)}" for task in failed[-2:]]
 
 
-def finished_users(node: Node, ray: Mapping[str, Any]) -> list[str]:
-    """Methods that have put items into the queue that is waited for, or would, and have returned. Ray lists their calls
-    of the queue's actor; of those in a method that is a coroutine it does not know who called."""
-    ending, key = node.wait.get("ended_by") or (), str(node.wait.get("shared") or "")
-    uses = [task for task in ray["tasks"] if f"{SHARED_BY_RAY}{task['actor_id']}" == key]
+@dataclass(frozen=True)
+class QueueTables:
+    """Tables of actors in which the queue that is waited for is beside others: what was meant for it may be there."""
+
+    node: Node
+    stacks: Sequence[Message]
+    ray: Mapping[str, Any]
+
+    def _tables(self) -> Iterator[tuple[Message, str, dict[str, str]]]:
+        """Who has one, its name, and the keys of the queues in it by the ids of their actors."""
+        own, actors = queue_actor(self.node, self.ray), [str(actor["actor_id"]) for actor in self.ray["actors"]]
+        for stack in self.stacks if own is not None else ():
+            for table in (stack.get("ray_keeps") or {}).get("tables") or []:
+                queues = {_id_of(shared, actors): key for shared, key in table["queues"].items()}
+                if own is not None and own["actor_id"] in queues:
+                    yield stack, str(table["name"]), queues
+
+    def beside(self) -> set[str]:
+        """The ids of the actors of all queues in these tables."""
+        return {each for _, _, queues in self._tables() for each in queues}
+
+    def others_ahead(self) -> list[str]:
+        """Those of the same table that have items."""
+        own = queue_actor(self.node, self.ray)
+        told = []
+        for stack, name, queues in self._tables() if own is not None and self.node.kind == "queue_get" else ():
+            others = [(key, self._items(each)) for each, key in queues.items() if own and each != own["actor_id"]]
+            ahead = [f"{key} ({size} {'item' if size == 1 else 'items'})" for key, size in others if size]
+            if own is not None and ahead:
+                key = queues[str(own["actor_id"])]
+                told.append(f"{stack['who']} has it in `{name}` under {key}, where others have items: {listed(ahead)}")
+        return told[:1]
+
+    def _items(self, actor_id: str) -> int:
+        hosts = {node["node_id"]: node["host"] for node in self.ray["nodes"]}
+        places = [(hosts.get(a["node_id"]), a["pid"]) for a in self.ray["actors"] if a["actor_id"] == actor_id]
+        found = [stack.get("ray_keeps") or {} for stack in self.stacks if process_id(stack) in places]
+        return next((int(each["items"]) for each in found if each.get("items")), 0)
+
+
+def finished_users(node: Node, ray: Mapping[str, Any], tables: QueueTables) -> list[str]:
+    """Methods that have put items into the queue that is waited for, or into one of the same table, or would, and have
+    returned. Ray lists their calls of the queue's actor; of those in a method that is a coroutine it does not know who
+    called."""
+    ending, own = node.wait.get("ended_by") or (), queue_actor(node, ray)
+    queues = tables.beside() | ({str(own["actor_id"])} if own is not None else set())
+    uses = [task for task in ray["tasks"] if task["actor_id"] in queues]
     users = {task["parent_task_id"] for task in uses if str(task["name"]).rpartition(".")[2] in ending}
     methods = {str(each).partition(":")[0] for each in node.wait.get("functions") or ()}
     names = {actor["actor_id"]: actor["name"] or actor["class_name"] for actor in ray["actors"]}
