@@ -388,6 +388,18 @@ def test_items_that_went_into_other_queues_of_a_table_are_told():
     assert "others have items" not in _routed(0) and "'c' (1 item)" in _routed(1)
 
 
+def test_what_was_raised_is_said_once():
+    trace = 'Traceback\n  File "/x/job.py", line 16, in _validate\n\x1b[36mValueError: 65 elements\x1b[39m'
+    failed = _task("Store.publish", "FAILED", 2, "store", error_message=trace)
+    tasks = [_task("main", "RUNNING", 1), _task("Store.wait", "RUNNING", 2, "store", parent="main"), failed]
+    store = _worker("store", 2, "wait", RUNNING_EVENT | {"functions": ["publish:22"]})
+    store |= {"message": "ValueError: 65 elements", "raised_at": {"file": "/x/job.py", "line": 16, "function": "f"}}
+    said = _verdicts([_worker("driver", 1, "main"), store], _view([_actor("store", 2)], tasks))
+    assert said.endswith("ValueError: 65 elements was raised at job.py:16 (f); Store.publish has failed with that")
+    told = _verdicts([_worker("driver", 1, "main"), store | {"message": ""}], _view([_actor("store", 2)], tasks))
+    assert told.endswith("; Store.publish has failed: ValueError: 65 elements at job.py:16 (_validate)")
+
+
 def test_a_task_that_awaits_one_call_does_not_wait_for_those_of_others():
     calls = [_task(f"s{n}", "RUNNING", 2, "server") | {"name": "Server.generate"} for n in range(3)]
     view = _view([_actor("server", 2), _actor("agent", 1)], calls)

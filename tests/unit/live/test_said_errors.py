@@ -116,3 +116,28 @@ def test_healthy_jobs_stay_as_they_are():
 def test_what_is_told_already_is_not_told_again_and_secrets_are_not_told():
     assert _told(ERROR | {"message": "client waits"}).evidence == ()
     assert "hf_" not in _told(ERROR | {"message": "OSError: hf_abcdefghijklmnopqrstuv", "ident": 7}).verdict
+
+
+RAYS = (
+    "Unhandled error (suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): \x1b[36mray::Store.publish()\x1b[39m (pid=18, "
+    'ip=127.0.0.1, actor_id=7b, repr=<job.Store object at 0x7f00>)\n  File "/job.py", line 16, in _validate\n'
+    "ValueError: embed: expected 64 elements"
+)
+
+
+def test_an_error_that_quotes_a_traceback_is_told_in_one_line_without_colours():
+    logged = ERROR | {"message": RAYS, "logged": True, "place": None, "caught": None}
+    # Such threads are named by Python, and only while they run it.
+    found = _told(logged | {"ident": 9, "thread": "Dummy-1"}, actors=[CLIENT])
+    assert found.evidence == (
+        "also said: engine logged Unhandled error (suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): "
+        "ray::Store.publish(): ValueError: embed: expected 64 elements 12 s ago and went on",
+    )
+
+
+def test_an_error_whose_exception_is_told_already_is_not_told_again():
+    threads = [{"thread": "loop", "ident": 7, "main": False}]
+    stacks = [{"host": "h", "pid": 2, "who": "engine", "threads": threads, "said": [ERROR | {"message": RAYS}]}]
+    cause = HangDiagnosis("Store.publish has failed: ValueError: embed: expected 64 elements", "never_set", ())
+    (found,) = with_said_errors([cause], WaitGraph([Node(LOOP, "loop", wait=WAITS)]), stacks)
+    assert found.evidence == () and found.verdict == cause.verdict

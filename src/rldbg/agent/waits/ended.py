@@ -8,8 +8,8 @@ from .kernel import Facts, process_facts
 from .objects import Frame, Object, exception_text, is_a
 from .places import users_place
 
-# Those that pools and queues of the standard library start and end by themselves.
-_LIBRARYS_THREADS = ("ThreadPoolExecutor", "QueueFeederThread")
+# Those that pools and queues of the standard library start and end by themselves, and those that Python did not start.
+_LIBRARYS_THREADS = ("ThreadPoolExecutor", "QueueFeederThread", "Dummy-")
 OUR_THREADS = "rldbg-"
 """How the names of threads begin that the agent and the recorder start."""
 

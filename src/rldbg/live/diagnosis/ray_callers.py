@@ -39,7 +39,7 @@ class MethodCallers:
             else [
                 *self._missing_callers(node, methods),
                 *self._ended_callers(node, methods),
-                *lost_users(self._view.ray),
+                *lost_users(self._view.ray, str(node.wait.get("lost") or "")),
             ]
         )
         lost = "; ".join([*filter(None, [str(node.wait.get("lost") or "")]), *reasons])

@@ -11,6 +11,7 @@ _ASKED = ("out of scope", "all references to the actor were removed", "ray.kill"
 _DETAIL = "Worker exit detail: "
 _EXIT_CODE = re.compile(r"with an exit code (-?\d+)")
 _LINE = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _SHOWN = 200
 
 
@@ -58,7 +59,7 @@ def _told_by_ray(actor: WaitFacts) -> str:
 
 def raised_text(trace: str) -> str:
     """The last line of a traceback, with the innermost line of the user's code."""
-    lines = [line.strip() for line in trace.splitlines() if line.strip()]
+    lines = [line.strip() for line in _COLOURS.sub("", trace).splitlines() if line.strip()]
     return f"{lines[-1][:_SHOWN]}{_at(trace)}" if lines else ""
 
 

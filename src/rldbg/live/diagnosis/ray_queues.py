@@ -52,11 +52,12 @@ def dead_actors(ray: Mapping[str, Any]) -> list[str]:
     return [f"actor {actor['name'] or actor['class_name']} has died: {death_cause(actor)}" for actor in dead[:2]]
 
 
-def lost_users(ray: Mapping[str, Any]) -> list[str]:
-    """Who may have used a queue and does so no longer: actors that died, and methods of others that failed."""
+def lost_users(ray: Mapping[str, Any], told: str = "") -> list[str]:
+    """Who may have used a queue and does so no longer: actors that died, and methods of others that failed. What they
+    raised is not said again where it is `told`."""
     living = {actor["actor_id"] for actor in ray["actors"] if actor["state"] == "ALIVE"}
     failed = [task for task in ray["tasks"] if task["state"] == "FAILED" and task["actor_id"] in {None, "", *living}]
-    return dead_actors(ray) + [f"{task['name']} has failed{_why(task)}" for task in failed[-2:]]
+    return dead_actors(ray) + [f"{task['name']} has failed{_why(task, told)}" for task in failed[-2:]]
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def finished_users(node: Node, ray: Mapping[str, Any], tables: QueueTables) -> l
     return [f"{name} has returned ({listed(sorted({*actors}))})" for name, actors in done.items()]
 
 
-def _why(task: WaitFacts) -> str:
+def _why(task: WaitFacts, told: str) -> str:
     raised = raised_text(str(task.get("error_message") or ""))
-    return f": {raised}" if raised else ""
+    message = raised.partition(" at ")[0]
+    return " with that" if message and message in told else f": {raised}" if raised else ""

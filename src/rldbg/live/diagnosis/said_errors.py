@@ -1,6 +1,7 @@
 """Errors that processes of a job logged or printed before they went on, as candidate reasons: one belongs to a finding
 if who said it should have acted for those who wait; the others are listed below the first finding."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,12 @@ from rldbg.live.diagnosis.wait_graph import Id, WaitFacts, WaitGraph
 from rldbg.live.diagnosis.wait_words import age_text, listed, place_text
 
 _MOST_JOINED, _MOST_LISTED = 2, 3
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Iteration)\b")
+# How Ray says which process a task ran in.
+_WHICH_PROCESS = re.compile(r" \(pid=\d+, ip=[^()]*\)")
+NOT_OF_PYTHON = "Dummy-"
+"""How the names of threads begin that were not started by Python, as those of Ray that run calls of actors."""
 # Where these jobs wait, it is not for what failed.
 _NOT_HUNG = frozenset({"none", "moving", "computing", "busy", "cuda"})
 
@@ -35,7 +42,7 @@ class _Speech:
         raised, caught = error.get("place") or {}, error.get("caught") or error.get("caught_in") or {}
         ended = bool(self.gone or self.above)
         verb = "logged" if error.get("logged") else "caught" if caught else "raised" if ended else "printed"
-        message = redact_text(str(error["message"])).partition("\n")[0]
+        message = redact_text(_in_one_line(str(error["message"])))
         there = place_text(caught)
         if caught and raised and caught["file"] == raised["file"]:
             there = f":{there.partition(':')[2]}"
@@ -89,8 +96,24 @@ def with_said_errors(
 def _is_new(speech: _Speech, cause: HangDiagnosis) -> bool:
     """Whether it is not told already, as what a process handles or what has ended it."""
     # Python prints the key of a KeyError in quotes.
-    message = _unquoted(str(speech.error["message"]).partition("\n")[0])
+    message = _unquoted(_raised_in(str(speech.error["message"])) or _in_one_line(str(speech.error["message"])))
     return not any(message in _unquoted(text) for text in (cause.verdict, *cause.evidence))
+
+
+def _in_one_line(message: str) -> str:
+    """The first line of a message without colours, and what was raised, where it quotes a whole traceback."""
+    first, raised = _WHICH_PROCESS.sub("", _plain(message).partition("\n")[0]), _raised_in(message)
+    return f"{first.removesuffix(':')}: {raised}" if raised and raised not in first else first
+
+
+def _raised_in(message: str) -> str:
+    """The exception with which a message of several lines ends, as a quoted traceback does."""
+    lines = _plain(message).strip().splitlines()
+    return lines[-1].strip() if len(lines) > 1 and _EXCEPTION.match(lines[-1].strip()) else ""
+
+
+def _plain(text: str) -> str:
+    return _COLOURS.sub("", text)
 
 
 def _unquoted(text: str) -> str:
@@ -136,6 +159,9 @@ def _name(stack: WaitFacts, stacks: Sequence[WaitFacts]) -> str:
 def _thread_or_task(error: WaitFacts) -> str:
     if gone := error.get("gone"):
         return str(gone)
+    if str(error.get("thread") or "").startswith(NOT_OF_PYTHON):
+        # It is called so only while it runs Python, and its name says nothing.
+        return ""
     if error.get("task_key"):
         return f"task {error['task']}"
     return f"thread {error['thread']}" if error.get("ident") is not None else ""
