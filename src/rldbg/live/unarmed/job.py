@@ -6,6 +6,7 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.agent.waits import look
 from rldbg.core import IncompleteDataError, UsageError
+from rldbg.live.diagnosis.entries import all_entries
 from rldbg.live.diagnosis.ray_view import name_workers
 from rldbg.live.unarmed.hosts import look_by_srun, look_by_ssh
 from rldbg.live.unarmed.ray_cluster import look_at_ray
@@ -52,6 +53,7 @@ def look_at_job(
     request |= {"pids": list(job.pids), "torchrun": job.torchrun}
     if job.slurm_job:
         stacks = look_by_srun(job.slurm_job, request, python=job.python)
+        _point_at_clusters(stacks)
         return UnarmedView(stacks, notes=_notes(stacks))
     if job.host:
         request["everything"] = not job.pids and not job.torchrun
@@ -66,7 +68,18 @@ def look_at_job(
     gone = [stack for stack in found if stack["state"] == "exited" and stack["pid"] in job.pids]
     if gone and len(gone) == len(found):
         raise IncompleteDataError(f"process {gone[0]['pid']} does not exist", "ps aux lists the processes of this host")
+    _point_at_clusters(found)
     return UnarmedView(found, notes=_notes(found))
+
+
+def _point_at_clusters(stacks: list[Message]) -> None:
+    """Who waits for something of Ray waits for processes that were not looked at, as all healthy drivers do."""
+    for stack in stacks:
+        cluster = (stack.get("ray_keeps") or {}).get("cluster") or "auto"
+        why = f"its cluster was not looked at: rldbg stacks --ray {cluster} --diagnose"
+        for wait in [entry.get("wait") or {} for entry in all_entries(stack)]:
+            if wait.get("kind") == "ray_get" or wait.get("between") == "ray":
+                wait |= {"lost": why, "unclear": "unknown"}
 
 
 def _notes(stacks: list[Message]) -> list[str]:
