@@ -15,8 +15,9 @@ from rldbg.inference.proxy.application import build_proxy
 from rldbg.inference.proxy.generation_recorder import GenerationRecorder
 from served_application import served
 
-SDKS = ("openai>=3.4", "anthropic", "openai-agents", "litellm", "inspect_ai", "verifiers", "langchain-openai",
-        "langchain-anthropic")  # fmt: skip
+# A new release may have a new field: `make soak` looks at the newest ones.
+SDKS = ("openai==3.51.0", "anthropic==2.10.0", "openai-agents==0.24.0", "litellm==1.83.0", "inspect_ai==0.3.285",
+        "verifiers==0.1.10", "langchain-openai==1.7.3", "langchain-anthropic==1.7.7")  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # TRL with what it imports beyond our own packages; installed alone, because it asks for other versions of them.
-TRL = ("trl", "accelerate", "datasets", "multiprocess", "dill", "xxhash", "pandas", "python-dateutil", "pytz", "tzdata",
+TRL = ("trl==1.16.0", "accelerate", "datasets", "multiprocess", "dill", "xxhash", "pandas", "python-dateutil", "pytz", "tzdata",
        "six")  # fmt: skip
 
 

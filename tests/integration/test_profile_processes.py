@@ -122,7 +122,7 @@ def test_py_spy_and_memory_of_a_window(tmp_path):
 
 
 def test_memray_where_it_is_installed(tmp_path):
-    python = environment_with("memray", ("memray",), beside_ours=True)
+    python = environment_with("memray", ("memray==1.20.0",), beside_ours=True)
     (tmp_path / "loop.py").write_text(LOOP)
     window = ("--workers", "loop", "--steps", "2:4", "--tool", "memory", "--run", "run")
     done = profile(tmp_path, *window, "--", str(python), "loop.py", "5")

@@ -35,7 +35,9 @@ def drive(python, script, *arguments):
 
 
 def test_openai_and_litellm(server):
-    report = drive(environment_with("openai", ["openai", "litellm"]), "drive_openai.py", f"http://{server[0]}")
+    report = drive(
+        environment_with("openai", ["openai==2.54.0", "litellm==1.106.2"]), "drive_openai.py", f"http://{server[0]}"
+    )
     assert report["models"] == ["tiny"]
     first, second = report["completion_ids"]
     assert first == second == report["streamed_ids"] and len(first) == 6

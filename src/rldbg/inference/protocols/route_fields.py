@@ -167,7 +167,7 @@ _RESPONSE_TOKENS = {
 } | _rules(no_effect="model", refused="personality")  # fmt: skip
 _COUNT_TOKENS = _rules(
     "system messages tools tool_choice chat_template_kwargs",
-    no_effect="model cache_control workspace_id",
+    no_effect="model cache_control workspace_id billing_policy",
     refused="context_management mcp_servers speed user_profile_id betas compaction",
     thinking=_inner(_rules("type", no_effect="budget_tokens display")),
     output_config=_inner(_rules("format effort", refused="task_budget")),
