@@ -9,7 +9,7 @@ from client_environments import environment_with
 
 from rldbg.recording import open as open_recording
 
-LIGHTNING = ("lightning", "lightning-utilities", "torchmetrics")
+LIGHTNING = ("lightning==2.6.6", "lightning-utilities==0.15.3", "torchmetrics==1.9.0")
 JOB = Path(__file__).with_name("lightning_job.py")
 pytestmark = pytest.mark.timeout(600)
 

@@ -14,7 +14,7 @@ from rldbg.tracking import StepMeasurements
 from ui_recordings import two_turns
 
 PACKAGES = (
-    "wandb", "mlflow-skinny", "trackio", "numpy", "click", "rich", "pydantic", "omegaconf", "safetensors", "psutil",
+    "wandb==0.31.0", "mlflow-skinny==3.17.2", "trackio==0.43.0", "numpy", "click", "rich", "pydantic", "omegaconf", "safetensors", "psutil",
     "debugpy", "PyYAML", "prompt_toolkit", "httpx", "isal",
 )  # fmt: skip
 
