@@ -14,8 +14,8 @@ from rldbg.tracking import StepMeasurements
 from ui_recordings import two_turns
 
 PACKAGES = (
-    "wandb==0.31.0", "mlflow-skinny==3.17.2", "trackio==0.43.0", "numpy", "click", "rich", "pydantic", "omegaconf", "safetensors", "psutil",
-    "debugpy", "PyYAML", "prompt_toolkit", "httpx", "isal",
+    "wandb==0.31.0", "mlflow-skinny==3.17.2", "trackio==0.43.0", "numpy", "click", "rich", "pydantic", "omegaconf",
+    "safetensors", "psutil", "debugpy", "PyYAML", "prompt_toolkit", "httpx", "isal",
 )  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)

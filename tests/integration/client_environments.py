@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # TRL with what it imports beyond our own packages; installed alone, because it asks for other versions of them.
-TRL = ("trl==1.16.0", "accelerate", "datasets", "multiprocess", "dill", "xxhash", "pandas", "python-dateutil", "pytz", "tzdata",
-       "six")  # fmt: skip
+TRL = ("trl==1.16.0", "accelerate", "datasets", "multiprocess", "dill", "xxhash", "pandas", "python-dateutil", "pytz",
+       "tzdata", "six")  # fmt: skip
 
 
 def environment_with(name, packages, *, beside_ours=False, beside=None, torch=False, constrained=True, stubs=()):
