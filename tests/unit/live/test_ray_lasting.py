@@ -6,9 +6,14 @@ import pytest
 
 from rldbg.live import explain
 from rldbg.live.diagnosis.ray_lasting import is_unclear, mark_lasting, may_be_unclear
+from rldbg.live.unarmed import ray_cluster, ray_stacks
 
 RAY = {"nodes": [{"node_id": "n", "host": "h", "ip": "1", "alive": True, "total": {}, "free": {}}], "actors": []}
-RAY |= {"tasks": [], "workers": [{"worker_type": "DRIVER", "node_id": "n", "pid": 1}], "placement_groups": []}
+RAY |= {
+    "tasks": [],
+    "workers": [{"worker_type": "DRIVER", "node_id": "n", "pid": 1, "is_alive": True}],
+    "placement_groups": [],
+}
 # From outside, an object begins with the number of its references.
 FIRST, SECOND = "01" * 8 + "ab" * 24, "01" * 8 + "cd" * 24
 
@@ -60,3 +65,26 @@ def test_a_process_whose_task_is_listed_need_not_be_seen_again():
     assert not may_be_unclear(_driver(), RAY | {"tasks": [running]})
     assert may_be_unclear(_driver(), RAY | {"tasks": [running | {"state": "FINISHED"}]})
     assert may_be_unclear(_driver(()), RAY) and not may_be_unclear(_driver() | {"threads": []}, RAY)
+
+
+@pytest.mark.parametrize(
+    ("looks", "views", "kind"),
+    [
+        # Ray lists the task after a while, or the wait stays, or its worker was not there in the first look.
+        ([FIRST, FIRST], [[], [{"state": "PENDING_NODE_ASSIGNMENT"}]], "unknown"),
+        ([FIRST, FIRST], [[], []], "ray_get"),
+        ([FIRST, SECOND, FIRST], [[], [], []], "not_listed"),
+        ([FIRST, FIRST], [[{"state": "RUNNING", "worker_pid": 7}], [{"state": "PENDING_NODE_ASSIGNMENT"}]], "unknown"),
+    ],
+)
+def test_a_cluster_is_looked_at_again_while_a_wait_is_unclear(monkeypatch, looks, views, kind):
+    row = {"task_id": "ab" * 24, "name": "step", "actor_id": "", "parent_task_id": "", "node_id": "n", "type": "NORMAL"}
+    row |= {"worker_pid": None, "required_resources": {}, "placement_group_id": None}
+    listed = iter([RAY | {"notes": [], "tasks": [row | task for task in tasks]} for tasks in views])
+    seen = iter([[_driver((task,)) | {"node_id": "n"}] for task in looks])
+    monkeypatch.setattr(ray_cluster, "_view", lambda _ray: next(listed))
+    monkeypatch.setattr(ray_stacks, "stacks_of", lambda *_arguments: next(seen))
+    monkeypatch.setattr(ray_cluster.time, "sleep", lambda _s: None)
+    view = ray_cluster._with_stacks(None, RAY | {"notes": []}, {"apart_s": 1.0})
+    assert explain(view["stacks"], ray=view)[0].kind == kind
+    assert next(seen, None) is next(listed, None) is None

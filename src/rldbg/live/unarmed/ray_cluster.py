@@ -150,7 +150,7 @@ def _with_stacks(ray: Any, first: dict[str, Any], looking: Mapping[str, Any]) ->
     from rldbg.live.diagnosis.explanation import explain
     from rldbg.live.diagnosis.ray_lasting import is_unclear, mark_lasting, may_be_unclear
     from rldbg.live.diagnosis.ray_view import name_workers
-    from rldbg.live.unarmed.ray_stacks import stacks_of
+    from rldbg.live.unarmed.ray_stacks import busy_workers, stacks_of
 
     known = {task["task_id"] for task in first["tasks"]}
     before: list[dict[str, Any]] = []
@@ -166,9 +166,12 @@ def _with_stacks(ray: Any, first: dict[str, Any], looking: Mapping[str, Any]) ->
         for task in view["tasks"]:
             task["anew"] = task["task_id"] not in known
         mark_lasting(before, stacks, again_s)
-        if not looking["apart_s"] or not any(may_be_unclear(each, view) for each in stacks):
+        looked_at = {(stack["node_id"], stack["pid"]) for stack in stacks}
+        late = any(each not in looked_at for each in busy_workers(view))
+        if not looking["apart_s"] or not (late or any(may_be_unclear(each, view) for each in stacks)):
             break
-        if not is_unclear(explain(name_workers(deepcopy(stacks), view), ray=view)):
+        found = explain(name_workers(deepcopy(stacks), view), ray=view)
+        if not is_unclear(found) and not (late and any(cause.kind == "unknown" for cause in found)):
             break
         first, before = view, stacks
     return view
