@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .hooks import start, stop_without_a_run
     from .imports import AfterImports
     from .peer import Connection, Peer, dial
-    from .peer_owner import owner_of_peer
+    from .peer_owner import is_trusted, owner_of_peer
     from .process import Agent
     from .ray_process import snake_case
     from .remote_hosts import address_for, ask_to_be_reached, outward_address

@@ -24,6 +24,7 @@ PROTOCOL = 1
 STRANGER_LIMIT_BYTES = 64 * 1024
 PEER_LIMIT_BYTES = 64 * 1024 * 1024
 _HEADER_LIMIT_BYTES = 256
+_HEADERS = {b"content-length", b"content-type"}
 
 Message = dict[str, Any]
 FAREWELL: Message = {"type": "farewell"}
@@ -99,14 +100,19 @@ class Decoder:
         return header + bytes(self._buffer)
 
     def _length(self, header: bytes) -> int:
+        fields = {}
         for line in header.split(b"\r\n"):
             name, _, value = line.partition(b":")
-            if name.strip().lower() == b"content-length" and value.strip().isdigit():
-                length = int(value)
-                if length > self.limit_bytes:
-                    raise WireError(f"a frame of {length} bytes exceeds {self.limit_bytes}")
-                return length
-        raise WireError("the frame header has no length")
+            fields[name.strip().lower()] = value.strip()
+        if not fields.keys() <= _HEADERS:
+            # A request of HTTP has a length too: what a web page sends to a local port is never taken for a frame.
+            raise WireError("not a frame header")
+        text = fields.get(b"content-length", b"")
+        if not text.isdigit():
+            raise WireError("the frame header has no length")
+        if int(text) > self.limit_bytes:
+            raise WireError(f"a frame of {int(text)} bytes exceeds {self.limit_bytes}")
+        return int(text)
 
 
 def parse(body: bytes) -> Message:

@@ -26,6 +26,7 @@ def test_messages_survive_any_cut_of_the_stream():
     "data",
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
         b"x" * 300,
         b"Content-Length: 99999999999\r\n\r\n",
         b"Content-Length: -5\r\n\r\n",

@@ -2,7 +2,9 @@
 
 The port listens on loopback and carries one editor at a time to the broker, where the session lives: closing the editor
 leaves the process stopped, and the next editor finds it there. Editors cannot show the run's token; the kernel says
-which user connects, and only the owner of this process, or root, is let through.
+which user connects, and only the owner of this process, or root, is let through. Invariant: nothing that a connection
+sent is passed on before its owner was proved twice, as it came and after it had sent something, so that what a closed
+connection left behind is dropped.
 """
 
 import contextlib
@@ -15,11 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rldbg.agent import Connection, owner_of_peer
+from rldbg.agent import Connection, is_trusted, owner_of_peer
 from rldbg.core import IncompleteDataError, UnreachableError, UsageError, write_whole
 from rldbg.live.client.broker_client import BrokerClient, connect
 
 _LOOK_EVERY_S = 2.0
+# Connections that have said nothing yet, or wait until another editor detaches.
+_MOST_WAITING = 16
 
 
 class EditorPort:
@@ -29,6 +33,7 @@ class EditorPort:
         self._run = run
         self._socket_path = socket_path
         self._refused: set[int | None] = set()
+        self._waiting: list[socket.socket] = []
         # Refused here, before the user types the port into an editor, when the process cannot be debugged.
         self._next: Connection | None = connect(run, "editor", who=who)
         self.facts: dict[str, Any] = self._next.about
@@ -47,10 +52,11 @@ class EditorPort:
         """Carries editors, one after the other, until interrupted or until the process has ended."""
         try:
             with self._listener, BrokerClient(self._run) as client:
-                self._listener.settimeout(_LOOK_EVERY_S)
                 while self._is_there(client):
                     self._serve_for_a_while(said)
         finally:
+            for waiting in self._waiting:
+                waiting.close()
             if self._socket_path is not None:
                 self._socket_path.unlink(missing_ok=True)
         said("the process has ended; no more editors can attach")
@@ -58,11 +64,15 @@ class EditorPort:
     def _serve_for_a_while(self, said: Callable[[str], None]) -> None:
         """Not one look at the process per connection: those of other users would keep the owner's editor waiting."""
         until = time.monotonic() + _LOOK_EVERY_S
-        with contextlib.suppress(TimeoutError):
-            while time.monotonic() < until:
-                editor, _ = self._listener.accept()
-                with editor:
-                    self._meet(editor, said)
+        while (left_s := until - time.monotonic()) > 0:
+            for ready in _readable([self._listener, *self._waiting], left_s):
+                if ready is self._listener:
+                    self._admit(said)
+                elif ready in self._waiting:
+                    # A connection that says nothing does not keep the others waiting.
+                    self._waiting.remove(ready)
+                    with ready:
+                        self._meet(ready, said)
 
     def _is_there(self, client: BrokerClient) -> bool:
         try:
@@ -71,18 +81,33 @@ class EditorPort:
             return False
         return True
 
-    def _meet(self, editor: socket.socket, said: Callable[[str], None]) -> None:
+    def _admit(self, said: Callable[[str], None]) -> None:
+        """Accepts one connection, if it is the user's; it is served once it says something."""
+        try:
+            editor, _ = self._listener.accept()
+        except OSError:
+            # It has left already, or too many files are open: neither ends the session of another.
+            return
         user = owner_of_peer(editor)
-        if user not in (os.getuid(), 0):
+        if not is_trusted(user):
+            editor.close()
             if user not in self._refused:
-                said(f"refused: connections of user {user if user is not None else 'unknown'}")
+                said(f"refused: {_whose(user)}")
             self._refused.add(user)
             return
+        self._waiting.append(editor)
+        if len(self._waiting) > _MOST_WAITING:
+            self._waiting.pop(0).close()
+
+    def _meet(self, editor: socket.socket, said: Callable[[str], None]) -> None:
+        if not is_trusted(owner_of_peer(editor)):
+            # It has left, and what it sent is not acted upon.
+            return
         said("editor attached")
-        self._carry(editor)
+        self._carry(editor, said)
         said("editor detached; the process is unchanged")
 
-    def _carry(self, editor: socket.socket) -> None:
+    def _carry(self, editor: socket.socket, said: Callable[[str], None]) -> None:
         channel, self._next = self._next or connect(self._run, "editor", who=self._who), None
         editor.settimeout(None)
         if editor.family != socket.AF_UNIX:
@@ -90,8 +115,35 @@ class EditorPort:
         with contextlib.suppress(OSError):
             if rest := channel.leftover():
                 editor.sendall(rest)
-            _pump(editor, channel.sock)
+            self._pump(editor, channel.sock, said)
         channel.close()
+
+    def _pump(self, editor: socket.socket, broker: socket.socket, said: Callable[[str], None]) -> None:
+        targets = {editor: broker, broker: editor}
+        while True:
+            for source in _readable([editor, broker, self._listener]):
+                if source is self._listener:
+                    before = len(self._waiting)
+                    self._admit(said)
+                    if len(self._waiting) > before:
+                        said("another connection waits: one editor at a time is served, and one is attached")
+                    continue
+                data = source.recv(65536)
+                if not data:
+                    return
+                targets[source].sendall(data)
+
+
+def _readable(sockets: list[socket.socket], timeout_s: float | None = None) -> list[socket.socket]:
+    poll = select.poll()
+    by_descriptor = {each.fileno(): each for each in sockets}
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.POLLIN)
+    return [by_descriptor[ready] for ready, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)]
+
+
+def _whose(user: int | None) -> str:
+    return "connections that were closed at once" if user is None else f"connections of user {user}"
 
 
 def _listen_at(path: Path) -> socket.socket:
@@ -107,20 +159,6 @@ def _listen_at(path: Path) -> socket.socket:
         os.umask(before)
     listener.listen()
     return listener
-
-
-def _pump(one: socket.socket, other: socket.socket) -> None:
-    poll = select.poll()
-    routes = {one.fileno(): (one, other), other.fileno(): (other, one)}
-    for descriptor in routes:
-        poll.register(descriptor, select.POLLIN)
-    while True:
-        for descriptor, _ in poll.poll():
-            source, target = routes[descriptor]
-            data = source.recv(65536)
-            if not data:
-                return
-            target.sendall(data)
 
 
 def launch_configuration(who: str, port: int, remote_root: str) -> dict[str, Any]:
