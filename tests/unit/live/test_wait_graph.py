@@ -1292,3 +1292,33 @@ def test_who_waits_for_the_same_condition_is_told_with_what_it_looks_for():
         "; thread generate waits for the same condition, in a loop while `self.version < want`"
         "; thread other waits for the same condition"
     )
+
+
+def test_a_loop_that_looks_for_what_an_ended_process_would_have_done_is_told_with_it():
+    polls = _thread("MainThread", {"kind": "sleep", "polls": "until `self.ready()`", "again": True}, main=True)
+    ended = _process(2, state="exited", unanswered="the process has ended")
+    (found,) = explain([_process(1, polls), ended])
+    assert found.verdict == "job@1 polls (a loop until `self.ready()`) at job.py:7 (work); job@2 has ended"
+    assert found.kind == "ended" and not found.evidence
+
+
+def test_a_server_that_waits_for_the_next_request_of_a_poller_is_no_hang():
+    reads = {"kind": "stream", "peer": "127.0.0.1:9", "requests": True, "ends": [1], "sockets": [[1, 5]]}
+    polls = _thread("MainThread", {"kind": "sleep", "polls": "while `busy`", "again": True}, main=True)
+    client = _process(1, polls | {"connections": [5]})
+    (found,) = explain([client, _process(2, _thread("handler", reads))])
+    assert found.kind == "possible" and "waits for requests (for data from 127.0.0.1:9)" in found.verdict
+    (found,) = explain([client, _process(2, _thread("handler", reads | {"requests": False}))])
+    assert found.kind == "polling"
+
+
+def test_who_takes_items_beside_the_main_thread_is_told_as_a_consequence():
+    takes = {"kind": "queue_get", "name": "requests", "key": "0x1", "endless": True, "users": [], "functions": []}
+    takes["users"] = [{"who": "MainThread", "acts": ["put"]}]
+    waits = {"kind": "event", "name": "synced", "key": "0x2", "users": [], "functions": [], "nowhere": True}
+    threads = [_thread("MainThread", waits, main=True), _thread("backend", takes)]
+    (found,) = explain([_process(1, *threads)])
+    assert found.verdict.startswith("the main thread waits at job.py:7 (work) for event `synced` to be set; no thread")
+    assert found.evidence == (
+        "because of that thread backend waits at job.py:7 (work) for an item of queue `requests` (queue)",
+    )
