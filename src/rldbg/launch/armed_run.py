@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -91,7 +92,7 @@ def run_armed(
     )
     tripwire = _Tripwire(request, folder, say)
     exit_code, asked_to_end = _run_to_its_end(
-        request, run, explanation, arming, monitor, tripwire, quiet_stdout=quiet_stdout
+        request, run, explanation, arming, monitor, tripwire, say=say, quiet_stdout=quiet_stdout
     )
     findings = [
         *monitor.finish(),
@@ -122,9 +123,10 @@ def _run_to_its_end(
     monitor: RunMonitor,
     tripwire: "_Tripwire",
     *,
+    say: Callable[[str], None],
     quiet_stdout: bool,
 ) -> tuple[int, str]:
-    """The exit code, and the first signal by which a run was ended in which nothing had crashed."""
+    """The exit code, and the signal by which a run was ended in which nothing had crashed."""
     folder = run.path.resolve()
     asked: list[str] = []
 
@@ -133,7 +135,8 @@ def _run_to_its_end(
         tripwire.tick()
 
     def asked_to_end(name: str) -> None:
-        monitor.asked_to_end(name)
+        if name != signal.SIGKILL.name:
+            monitor.asked_to_end(name)
         if not any((folder / "crashes").glob("*.json")):
             asked.append(name)
 
@@ -151,11 +154,20 @@ def _run_to_its_end(
             tick=tick,
             asked_to_end=asked_to_end,
             left_over=monitor.left_over,
+            say=say,
             output=(output.stdout, output.stderr),
         )
         tripwire.close()
     output.settle()
-    return exit_code, asked[0] if asked else ""
+    return exit_code, ended_by(exit_code, asked)
+
+
+def ended_by(exit_code: int, asked: Sequence[str]) -> str:
+    """Which of the signals that a run was sent has ended it; empty without any."""
+    if signal.SIGKILL.name in asked:
+        return f"{signal.SIGKILL.name}, after {' and '.join(asked[: asked.index(signal.SIGKILL.name)])}"
+    own = [name for name in asked if exit_code == 128 + signal.Signals[name]]
+    return own[0] if own else asked[-1] if asked else ""
 
 
 class _Tripwire:

@@ -16,6 +16,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _WAITED = {*_FORWARDED, signal.SIGCHLD}
 # What SLURM and Kubernetes grant between SIGTERM and SIGKILL.
 _GRACE_S = 30.0
+# One request may come as two signals: of the terminal and of a shell or a launcher that passes it on.
+_SAME_REQUEST_S = 0.1
+# A program may answer Ctrl-C and go on (pdb, a prompt): one that comes much later asks anew.
+_TERMINAL_AGAIN_S = 30.0
 _FROM_TERMINAL = 0x80  # SI_KERNEL: the terminal sent it to the whole foreground group, the child included
 
 
@@ -28,13 +32,15 @@ def run_child(
     tick: Callable[[], None] = lambda: None,
     asked_to_end: Callable[[str], None] = lambda _name: None,
     left_over: Callable[[], Sequence[int]] = tuple,
+    say: Callable[[str], None] = lambda _text: None,
     every_s: float = 0.5,
     output: tuple[int, int] = (1, 2),
 ) -> int:
     """Runs a command to its end and returns the status a shell would show: 128 + n after signal n.
 
     `output` are the descriptors it gets as standard output and error. `asked_to_end` is called with the name of each
-    signal that asks the command to end. `left_over` lists processes that the command has started and that outlive it.
+    signal that asks the command to end. The second one ends it and all it has started at once: that is told
+    as SIGKILL. `left_over` lists processes that the command has started and that outlive it.
 
     The child shares our process group, so that pdb on the terminal works. Signals are received by waiting for them,
     because only then is the sender known; threads that `prepare` starts inherit the blocked signals.
@@ -52,9 +58,10 @@ def run_child(
             words = f"{program} cannot be started: {error.strerror}"
             raise PrerequisiteError(words, "check the interpreter that its first line names (#!)") from error
         started(pid)
-        code, asked = _wait(pid, tick, asked_to_end, every_s)
-        if asked is not None:
-            _end_left_over(left_over, asked, every_s)
+        end = _End(pid, asked_to_end)
+        code = _wait(pid, tick, end, every_s)
+        if end.asked is not None:
+            _end_left_over(left_over, end, every_s, say)
         return code
     finally:
         while signal.sigtimedwait(_WAITED, 0) is not None:
@@ -62,52 +69,137 @@ def run_child(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _wait(
-    pid: int, tick: Callable[[], None], asked_to_end: Callable[[str], None], every_s: float
-) -> tuple[int, signal.Signals | None]:
-    """The exit status, and the signal by which somebody other than the terminal asked for the end."""
-    asked = None
+class _End:
+    """What was asked of the command by signals, and everything it had started by then."""
+
+    def __init__(self, pid: int, asked_to_end: Callable[[str], None]) -> None:
+        self.asked: signal.Signals | None = None
+        self.is_of_terminal = False
+        self.kills = False
+        self._command = psutil.Process(pid)
+        self._asked_to_end = asked_to_end
+        self._at = 0.0
+        self._family: set[psutil.Process] = set()
+
+    def take(self, number: int, code: int) -> bool:
+        """One ending signal; whether it is a request of its own."""
+        elapsed_s = time.monotonic() - self._at
+        is_of_terminal = code == _FROM_TERMINAL
+        if self.asked == number and elapsed_s < _SAME_REQUEST_S:
+            return False
+        is_again = self.asked is not None and elapsed_s >= _SAME_REQUEST_S
+        is_late = is_of_terminal and self.is_of_terminal and elapsed_s > _TERMINAL_AGAIN_S
+        self.asked, self.is_of_terminal = signal.Signals(number), is_of_terminal
+        self.look()
+        kills = is_again and not is_late and not self.kills
+        if kills:
+            # Before anybody is told: the broker may be slow to answer.
+            self._kill()
+        self._asked_to_end(self.asked.name)
+        if kills:
+            self._asked_to_end(signal.SIGKILL.name)
+        self._at = time.monotonic()
+        return True
+
+    def look(self) -> None:
+        """Launchers put their ranks into sessions of their own: once the launcher is gone, nothing leads to them."""
+        if self.asked is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._family.update(self._command.children(recursive=True))
+
+    def kill(self) -> None:
+        self._kill()
+        self._asked_to_end(signal.SIGKILL.name)
+
+    def _kill(self) -> None:
+        self.kills = True
+        self.look()
+        for process in (self._command, *self._family):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def survivors(self) -> tuple[list[int], list[int]]:
+        """What runs outside of our group although the command has ended: ranks of its launcher, and others."""
+        group = os.getpgrp()
+        alive = [each for each in self._family if _is_alive(each) and _group_of(each.pid) != group]
+        ranks = [each.pid for each in alive if _is_rank(each)]
+        return sorted(ranks), sorted(each.pid for each in alive if each.pid not in ranks)
+
+
+def _wait(pid: int, tick: Callable[[], None], end: _End, every_s: float) -> int:
+    """The exit status of the command."""
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             # A signal to the whole group (of a scheduler, the terminal) may have ended it before we took ours.
             while (info := signal.sigtimedwait(_ENDING, 0)) is not None:
-                asked_to_end(signal.Signals(info.si_signo).name)
-                if info.si_code != _FROM_TERMINAL:
-                    asked = signal.Signals(info.si_signo)
+                end.take(info.si_signo, info.si_code)
             code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code, asked
+            return code if code >= 0 else 128 - code
         info = signal.sigtimedwait(_WAITED, every_s)
-        if info is not None and info.si_signo in _ENDING:
-            asked_to_end(signal.Signals(info.si_signo).name)
+        end.look()
         if info is None:
             tick()
-        elif info.si_signo in _FORWARDED and info.si_code != _FROM_TERMINAL:
-            if info.si_signo == signal.SIGTERM and asked == signal.SIGTERM:
-                # The first SIGTERM left the command time to end by itself.
-                _kill_tree(pid)
-            else:
+        elif info.si_signo in _ENDING:
+            if end.take(info.si_signo, info.si_code) and not end.kills and info.si_code != _FROM_TERMINAL:
                 os.kill(pid, info.si_signo)
-            if info.si_signo in _ENDING:
-                asked = signal.Signals(info.si_signo)
+        elif info.si_signo in _FORWARDED and info.si_code != _FROM_TERMINAL:
+            os.kill(pid, info.si_signo)
 
 
-def _end_left_over(left_over: Callable[[], Sequence[int]], asked: signal.Signals, every_s: float) -> None:
-    """Passes the signal on to processes that have outlived the command. It was sent to us alone: those of our group are
-    the run's own, those in groups of their own (daemons) were meant to outlive it. The next signal kills them."""
-    group = os.getpgrp()
+def _end_left_over(
+    left_over: Callable[[], Sequence[int]], end: _End, every_s: float, say: Callable[[str], None]
+) -> None:
+    """Passes the signal on to processes that have outlived the command and did not get it: those of our group, unless
+    the terminal sent it to all of them, and ranks in sessions of their own. Other processes in groups of their own
+    (daemons) were meant to outlive it, and are named. The next signal kills them."""
     told: set[int] = set()
     deadline = time.monotonic() + _GRACE_S
-    while left := [pid for pid in left_over() if _group_of(pid) == group]:
-        again = signal.sigtimedwait(_ENDING, every_s if told else 0)
-        kills = again is not None or time.monotonic() > deadline
+    while left := _to_end(left_over, end):
+        if not told and not end.kills:
+            say(f"the command has ended; ending what it has left: {_named(left)}")
+        info = signal.sigtimedwait(_ENDING, every_s if told else 0)
+        if info is not None:
+            end.take(info.si_signo, info.si_code)
+        if time.monotonic() > deadline and not end.kills:
+            end.kill()
         for pid in left:
-            if kills or pid not in told:
+            if end.kills or pid not in told:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL if kills else asked)
-        if kills:
-            return
+                    os.kill(pid, signal.SIGKILL if end.kills else end.asked or signal.SIGTERM)
+        if end.kills:
+            break
         told.update(left)
+    if not end.kills and (others := end.survivors()[1]):
+        say(
+            f"still running, in sessions of their own: {_named(others)}; to end them: kill {' '.join(map(str, others))}"
+        )
+
+
+def _to_end(left_over: Callable[[], Sequence[int]], end: _End) -> list[int]:
+    group = os.getpgrp()
+    ours = [] if end.is_of_terminal else [pid for pid in left_over() if _group_of(pid) == group]
+    return [*ours, *end.survivors()[0]]
+
+
+def _named(pids: Sequence[int]) -> str:
+    words = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            words.append(f"{psutil.Process(pid).name()} (process {pid})")
+    return ", ".join(words)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _is_rank(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        return "RANK" in process.environ()
+    return False
 
 
 def _group_of(pid: int) -> int | None:
@@ -115,11 +207,3 @@ def _group_of(pid: int) -> int | None:
         return os.getpgid(pid)
     except ProcessLookupError:
         return None
-
-
-def _kill_tree(pid: int) -> None:
-    processes = [psutil.Process(pid)]
-    processes += processes[0].children(recursive=True)
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
