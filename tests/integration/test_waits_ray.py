@@ -152,6 +152,7 @@ def test_all_workers_of_a_plain_cluster_are_listed(unarmed):
     assert "pending creation" in text and "asks for 8 GPU" in text
 
 
+@pytest.mark.timeout(600)
 def test_every_wait_of_an_armed_job_is_explained(tmp_path):
     with LiveJob(tmp_path) as job:
         waiting = Job(Path(f"/tmp/rldbg-armed-waits-{os.getpid()}"), job.environment, dashboard=False)
