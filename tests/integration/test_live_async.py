@@ -88,3 +88,53 @@ def test_a_pause_of_an_event_loop_that_waits_stands_in_the_users_task(tmp_path, 
         (tmp_path / "stop").touch()
         job.client.request("continue", who="all")
         assert "ENDED" in output(process)
+
+
+SLEEPERS = """
+import asyncio, pathlib
+async def inner(i):
+    await asyncio.sleep(0.2)
+    value = i * 10
+    return value
+async def worker(tag):
+    i = 0
+    while not pathlib.Path("stop").exists():
+        result = await inner(i)
+        i += 1
+async def main():
+    pathlib.Path("ready").touch()
+    await asyncio.gather(*(asyncio.create_task(worker(tag), name=tag) for tag in ("first", "second")))
+asyncio.run(main())
+print("ENDED", flush=True)
+"""
+
+
+@pytest.mark.parametrize("look", ["tasks", "task nowhere"])
+def test_looking_at_the_tasks_does_not_lose_the_one_that_steps(tmp_path, look):
+    with LiveJob(tmp_path) as job:
+        process = job.start(job.write("sleepers.py", SLEEPERS))
+        until(lambda: job.ps() and (tmp_path / "ready").exists(), "its loop")
+        # GIVEN a prompt in a task that waits; not in the one that waits for all the others
+        commands = ("p i", look, "p i", "n", "n", look, "n", "w")
+        words = [word for command in commands for word in ("-c", command)]
+        text = job.rldbg("attach", "sleepers", *words, check=False).stdout
+        # WHEN its tasks are listed THEN that changes nothing: each step stays in the task
+        assert f"> {tmp_path}/sleepers.py(4)inner()" in text and "in task first, which waits" in text, text
+        for line, function in ((5, "inner"), (6, "inner"), (11, "worker")):
+            assert f"> {tmp_path}/sleepers.py({line}){function}()" in text, text
+        assert text.count("in task first (worker)") == 3 and "selectors" not in text, text
+        assert look != "tasks" or ">   1 first " in text
+        (tmp_path / "stop").touch()
+        job.client.request("continue", who="all")
+        assert "ENDED" in output(process)
+
+
+def test_a_step_that_takes_longer_says_that_it_stops_in_the_end(tmp_path):
+    with LiveJob(tmp_path) as job:
+        lines = ("import time", "breakpoint()", "time.sleep(2)", "after = 1")
+        job.start(job.write("slow.py", "\n".join(lines)))
+        job.wait_stopped()
+        text = job.rldbg("attach", "slow", "--wait", "0.5", "-c", "n", "-c", "n", check=False).stdout
+        assert "running: the step did not end within 0.5 s; slow stops when it does" in text, text
+        (stopped,) = job.wait_stopped()
+        assert stopped["line"] == 4

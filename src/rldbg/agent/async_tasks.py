@@ -35,7 +35,14 @@ def _row(task: Any, running: Any) -> dict[str, Any]:
         for frame in (_running_frames() if task is running else _frames(task))
     ]
     coroutine = str(getattr(task.get_coro(), "__qualname__", task.get_coro()))
-    return {"name": task.get_name(), "coroutine": coroutine, "current": task is running, "frames": places}
+    about = {"name": task.get_name(), "coroutine": coroutine, "current": task is running, "frames": places}
+    return about | {"awaits_tasks": _awaits_tasks(task)}
+
+
+def _awaits_tasks(task: Any) -> bool:
+    """Whether it waits for other tasks: one, or those of a `gather`."""
+    waiter = getattr(task, "_fut_waiter", None)
+    return any(hasattr(each, "get_coro") for each in (waiter, *(getattr(waiter, "_children", None) or ())))
 
 
 def onward(number: int, depth: int) -> JsonText:

@@ -22,7 +22,7 @@ class WaitingTask:
     def __init__(self, debuggee: Debuggee, number: int, name: str, note: str = "") -> None:
         self.debuggee = debuggee
         self.label = " ".join(filter(None, (f"{name}, which waits", note)))
-        self._number = number
+        self.number = number
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.debuggee, name)
@@ -31,7 +31,7 @@ class WaitingTask:
         """Makes it stop where this task goes on, be that behind other tasks: no thread is in it now."""
         # Into what it calls is where it goes on first; out of a function, in its caller.
         first = {"stepIn": 0, "stepOut": depth + 1}.get(how, depth)
-        expression = f"{_MODULE}.onward({self._number}, {first})"
+        expression = f"{_MODULE}.onward({self.number}, {first})"
         found = call(self.debuggee, expression, self.debuggee.top_frame, self.label)
         places = {file: lines for file, lines in found["lines"].items() if lines and is_users(file)}
         if not places:
@@ -43,7 +43,7 @@ class WaitingTask:
         if command not in _LOOKING:
             return self.debuggee.ask(command, timeout_s=timeout_s, **arguments)
         request = json.dumps({"seq": 1, "type": "request", "command": command, "arguments": arguments})
-        expression = f"{_MODULE}.request({self._number}, {request!r})"
+        expression = f"{_MODULE}.request({self.number}, {request!r})"
         answer = call(self.debuggee, expression, self.debuggee.top_frame, self.label, timeout_s)
         if not answer.get("success"):
             raise EvaluationError(str(answer.get("message")))
@@ -107,14 +107,15 @@ def waiting_task(debuggee: Debuggee, files: list[str], frame_id: int | str) -> W
     if not theirs or any(task["current"] for task in tasks):
         return None
     others = f"; `tasks` lists all {len(theirs)}" if len(theirs) > 1 else ""
-    return WaitingTask(
-        debuggee, theirs[0], tasks[theirs[0]]["name"], f"while the event loop has nothing to run{others}"
-    )
+    # One that waits for others goes on last, often never.
+    chosen = next((number for number in theirs if not tasks[number].get("awaits_tasks")), theirs[0])
+    return WaitingTask(debuggee, chosen, tasks[chosen]["name"], f"while the event loop has nothing to run{others}")
 
 
-def tasks_text(tasks: list[Message]) -> str:
+def tasks_text(tasks: list[Message], chosen: int | None = None) -> str:
+    """`chosen` is the number of a task that waits and is shown; otherwise the one that runs is marked."""
     rows = (
-        f"{'>' if task['current'] else ' '} {number:>3} {task['name']:<16} "
+        f"{'>' if (task['current'] if chosen is None else number == chosen) else ' '} {number:>3} {task['name']:<16} "
         + (f"{task['function']} at {task['file']}:{task['line']}" if task.get("file") else task["coroutine"])
         for number, task in enumerate(tasks)
     )

@@ -198,17 +198,26 @@ class PdbCommands:
         )
 
     def _tasks(self, _text: str) -> CommandResult:
-        self._leave_task()
-        tasks = list_tasks(self.debuggee, self.frame_id)
-        return CommandResult(tasks_text(tasks), value=tasks)
+        # Looking changes nothing: the chosen task and frame stay.
+        tasks = list_tasks(*self._process())
+        chosen = self.debuggee.number if isinstance(self.debuggee, WaitingTask) else None
+        return CommandResult(tasks_text(tasks, chosen), value=tasks)
 
     def _switch_task(self, text: str) -> CommandResult:
         if not text:
             return CommandResult("*** task N", ok=False)
+        process, frame_id = self._process()
+        task = chosen_task(process, text, frame_id)
         self.forget()
-        if (task := chosen_task(self.debuggee, text, self.frame_id)) is not None:
+        if task is not None:
             self._enter_task(task)
         return self.here()
+
+    def _process(self) -> tuple[Debuggee, int | str]:
+        """The process itself, whichever of its tasks is shown, and a frame of it."""
+        if isinstance(self.debuggee, WaitingTask):
+            return self.debuggee.debuggee, self.debuggee.debuggee.top_frame
+        return self.debuggee, self.frame_id
 
     def _leave_task(self) -> None:
         if isinstance(self.debuggee, WaitingTask):
@@ -359,8 +368,9 @@ class PdbCommands:
         facts = self.debuggee.facts
         if how != "continue" and facts.get("reason") == "exception" and facts.get("message"):
             return CommandResult("*** cannot step after an exception; c resumes", ok=False)
+        asked = None
         if isinstance(self.debuggee, WaitingTask) and how in _STEPS.values():
-            _ = self.frame
+            _, asked = self.frame, how
             self.debuggee.step(how, int(self._frames[self._index]["id"]) - 1)
             how = "continue"
         self._leave_task()
@@ -372,7 +382,7 @@ class PdbCommands:
         facts = self.debuggee.facts
         if facts["state"] == "stopped":
             return self.here()
-        return CommandResult({"running": "running"}.get(facts["state"], f"the process has {facts['state']}"), left=True)
+        return CommandResult(_how_it_went_on(facts, how if asked is None else asked, self.wait_s), left=True)
 
     def _until(self, text: str) -> CommandResult:
         line, current = _count(text, int(self.frame["line"]) + 1), int(self.frame["line"])
@@ -389,6 +399,16 @@ class PdbCommands:
         if not targets:
             return CommandResult(f"*** cannot jump to line {text}", ok=False)
         return self._go("goto", targetId=targets[0]["id"])
+
+
+def _how_it_went_on(facts: Message, how: str, wait_s: float) -> str:
+    """Of a process that did not stop in time; a step stops it all the same when it ends."""
+    if facts["state"] != "running":
+        return f"the process has {facts['state']}"
+    if how not in _STEPS.values():
+        return "running"
+    who = facts["who"]
+    return f"running: the step did not end within {wait_s:g} s; {who} stops when it does (`rldbg pause {who}`: now)"
 
 
 def _count(text: str, default: int = 1) -> int:
