@@ -43,17 +43,23 @@ def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
     """A proven connection to the broker of a run. While `rldbg run` replaces a killed broker, to the next one."""
     deadline = time.monotonic() + _REPLACED_S
     while True:
+        seen = BrokerAddress.read(run)
         try:
             return _connect(run, kind, about)
         except UnreachableError:
-            if time.monotonic() > deadline or not is_being_replaced(run):
+            # Judged by what was there before the attempt: the next broker may have come since.
+            has_changed = BrokerAddress.read(run) != seen
+            if time.monotonic() > deadline or not (has_changed or _is_being_replaced(run, seen)):
                 raise
         time.sleep(0.05)
 
 
 def is_being_replaced(run: Path) -> bool:
     """Whether the broker was killed, and the `rldbg run` that restarts it is alive."""
-    address = BrokerAddress.read(run)
+    return _is_being_replaced(run, BrokerAddress.read(run))
+
+
+def _is_being_replaced(run: Path, address: BrokerAddress | None) -> bool:
     if address is None:
         # The file of the killed one is gone, that of the next is not there yet.
         return _facts(run).get("ended_at", 0.0) is None
