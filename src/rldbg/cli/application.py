@@ -28,6 +28,7 @@ class LazyVerbs(CommandGroup):
         for verb in VERBS:
             if verb.name == cmd_name:
                 command: click.Command = importlib.import_module(verb.module).command
+                _name_variables(command, ("RLDBG", verb.name))
                 return command
         return None
 
@@ -49,6 +50,17 @@ class LazyVerbs(CommandGroup):
             if rows:
                 with formatter.section(group):
                     formatter.write_dl(rows)
+
+
+def _name_variables(command: click.Command, path: tuple[str, ...]) -> None:
+    """Each option is read from the variable that has the option's own name, too: --wait of `run` from RLDBG_RUN_WAIT.
+    click derives it from the name of the parameter, which users do not know."""
+    for name, below in getattr(command, "commands", {}).items():
+        _name_variables(below, (*path, name))
+    for option in command.params:
+        longest = next((word for word in option.opts if word.startswith("--")), None)
+        if isinstance(option, click.Option) and longest is not None and option.envvar is None:
+            option.envvar = "_".join([*path, longest.removeprefix("--")]).upper().replace("-", "_")
 
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rldbg.tripwire import WatchSettings
 
 _ATTENDED_WAIT_S = 600.0
+_NO = ("", "0", "false", "no", "off")
 _NOT_A_FAILURE = (0, ExitCode.INTERRUPTED)
 _WATCH_OPTIONS = ("stop", "when", "notify", "keep", "keep_events")
 # Parameters that a request has under the same name.
@@ -192,7 +193,8 @@ def _holding_s(given: float | None) -> float:
     """Without a terminal a crash is not held, unless --wait is given."""
     if given is not None:
         return given
-    attended = sys.stdin is not None and sys.stdin.isatty() and not Environment().everything().get("CI")
+    is_ci = Environment().everything().get("CI", "").strip().lower() not in _NO
+    attended = sys.stdin is not None and sys.stdin.isatty() and not is_ci
     return _ATTENDED_WAIT_S if attended else 0.0
 
 
