@@ -40,6 +40,7 @@ ENDS_PROCESS = ("process", "child")
 _HAS_CALLER = ("task", "child")
 _CRASH_FILES = 50
 _HEADLINE = 300
+_CAUSES = 100
 # The longest time that a dying process that is not held waits for a busy broker.
 _CRASH_S = 10.0
 
@@ -199,8 +200,23 @@ def _answer_all(adapter: PostMortemAdapter, channel: Connection, patience_s: flo
 def _is_worth_a_wait(error: BaseException, where: str) -> bool:
     """False for a launcher's report about its ranks, or a program that cannot be loaded: there is nothing to
     inspect; and for one whose failure its starter expects."""
-    in_vain = where == "process" and (isinstance(error, ImportError) or is_silenced_by_its_starter())
+    in_vain = where == "process" and (is_start_failure(error) or is_silenced_by_its_starter())
     return not is_second_hand(error) and not in_vain
+
+
+def is_start_failure(error: BaseException) -> bool:
+    """Whether a program could not be loaded: a module, a shared library, a file that is not Python; also as the cause
+    of what the program made of it."""
+    cause: BaseException | None = error
+    for _ in range(_CAUSES):
+        if cause is None:
+            break
+        is_file = isinstance(cause, SyntaxError) and str(cause.filename).endswith(".py")
+        is_library = isinstance(cause, OSError) and "cannot open shared object file" in str(cause)
+        if isinstance(cause, ImportError) or is_file or is_library:
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def is_control_flow(error: BaseException) -> bool:

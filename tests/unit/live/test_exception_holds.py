@@ -1,14 +1,18 @@
 """Which exceptions of a run are held."""
 
 import asyncio
+import ctypes
 import json
 from types import SimpleNamespace
+
+import pytest
 
 from rldbg.agent.post_mortem import (
     forwarded_headline,
     headline,
     is_control_flow,
     is_one_of,
+    is_start_failure,
     origins,
     raising_line,
 )
@@ -129,3 +133,53 @@ def _reads_elsewhere(text):
 def test_what_the_standard_library_raises_for_two_lines_is_of_two_kinds():
     assert _reads("{") == _reads("{") != _reads_elsewhere("{")
     assert "JSONDecodeError at " in _reads("{") and __file__ in _reads("{")
+
+
+def test_an_error_that_was_handled_does_not_take_the_hold_of_the_fatal_one(monkeypatch):
+    # GIVEN an error of a task that used up all the time, and was handled
+    clock = [100.0]
+    monkeypatch.setattr("rldbg.live.broker.exception_holds.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    task, other = _crashed(1, 700, "", where="task"), _crashed(2, 701, "", where="task")
+    driver, rank = _crashed(3, 702, ""), _crashed(4, 703, "")
+    holds = ExceptionHolds([task, other, driver, rank])
+    assert holds.decide(task) == {"hold_s": 60.0}
+    following = holds.follow(task)
+    task.ended_at = clock[0] = 160.0
+    asyncio.run(following)
+    # WHEN another task fails THEN nothing is left; the exception that ends the driver has its share of the time
+    assert "used up" in holds.decide(other)["reason"]
+    assert holds.decide(driver) == {"hold_s": 30.0}
+    clock[0] += 30.0
+    assert "used up" in holds.decide(rank)["reason"]
+
+
+def _raised(code):
+    try:
+        exec(code, {})
+    except (ImportError, RuntimeError, SyntaxError, OSError, ZeroDivisionError) as error:
+        return error
+    return None
+
+
+def _missing_library():
+    try:
+        ctypes.CDLL("libnowhere.so.1")
+    except OSError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (_raised("import no_such_module"), True),
+        (_raised("try:\n import no_such\nexcept ImportError as e:\n raise RuntimeError('install it') from e"), True),
+        (_missing_library(), True),
+        (SyntaxError("invalid syntax", ("pkg/model.py", 3, 1, "def")), True),
+        (_raised("eval('1 +')"), False),
+        (_raised("open('/no/such/file')"), False),
+        (_raised("try:\n import no_such\nexcept ImportError:\n 1 / 0"), False),
+    ],
+)
+def test_what_cannot_be_loaded_is_a_failure_of_the_start(error, expected):
+    assert is_start_failure(error) == expected

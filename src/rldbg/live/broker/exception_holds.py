@@ -1,7 +1,8 @@
 """How long processes are held at exceptions. While one is held, it is not known whether its caller would handle it.
 
 An exception that ends its process is held; of those in tasks, children and threads the first of each kind (type and
-raising line). All holds of a run together have one budget of wall-clock time.
+raising line). All holds of a run together have one budget of wall-clock time. What exceptions that may be handled took
+of it does not count for one that ends a process, up to half of the budget.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from rldbg.live.broker.processes import Process, ProcessTable
 _ANNOUNCED_S = 30.0
 # An exception so soon after the run was asked to end is a consequence of that; later the program may have continued.
 _ENDING_S = 60.0
+_KEPT_FOR_FATAL = 0.5
 
 
 class ExceptionHolds:
@@ -28,6 +30,9 @@ class ExceptionHolds:
         self._since = 0.0
         self._spent_s = 0.0
         self._ending = ("", 0.0)
+        # Holds whose exception a caller may handle: since when those that last, and how long the others took.
+        self._handled: dict[Process, float] = {}
+        self._handled_s = 0.0
 
     def decide(self, process: Process) -> Message:
         """`hold_s` if the process shall wait, `held` if it shall wait for other held processes, else `reason`. The
@@ -52,7 +57,7 @@ class ExceptionHolds:
         signal, since = self._ending
         if signal and time.monotonic() - since < _ENDING_S:
             return {"reason": f"the run was asked to end ({signal})"}
-        left_s = budget_s - self.spent_s
+        left_s = self._left_s(crash)
         if left_s < 1.0:
             return {"reason": f"the {budget_s:g} s for all exceptions of this run are used up"}
         kind = str(crash.get("exception"))
@@ -60,13 +65,17 @@ class ExceptionHolds:
             return {"reason": f"the first {kind} of this run was held"}
         self._kinds.add(kind)
         crash["held"] = True
-        self._hold(process)
+        self._hold(process, left_s)
         return {"hold_s": left_s}
 
-    def _hold(self, process: Process) -> None:
+    def _hold(self, process: Process, left_s: float) -> None:
+        crash = process.crash or {}
         if not self._held:
             self._since = time.monotonic()
         self._held.add(process)
+        crash["spent_at_end_s"] = self.spent_s + left_s
+        if crash.get("where") != "process":
+            self._handled[process] = time.monotonic()
 
     async def take_over(self, process: Process) -> None:
         """Continues a hold of a killed broker with the remaining time."""
@@ -76,13 +85,21 @@ class ExceptionHolds:
         self._kinds.add(str(crash.get("exception")))
         crash["held"] = True
         crash |= _granted(left_s, budget_s)
-        self._hold(process)
+        self._hold(process, left_s)
         await self.follow(process)
 
     def run_is_to_end(self, signal: str) -> list[Process]:
         """Processes whose hold ends: those held without an attached client."""
         self._ending = (signal, time.monotonic())
         return [process for process in self._held if not process.attached]
+
+    def _left_s(self, crash: Message) -> float:
+        budget_s = float(crash["wait_s"])
+        kept_s = 0.0
+        if crash.get("where") == "process":
+            handled_s = self._handled_s + sum(time.monotonic() - since for since in self._handled.values())
+            kept_s = min(budget_s * _KEPT_FOR_FATAL, handled_s)
+        return max(min(budget_s + kept_s - self.spent_s, budget_s), 0.0)
 
     @property
     def spent_s(self) -> float:
@@ -91,7 +108,7 @@ class ExceptionHolds:
     def facts(self, process: Process) -> dict[str, Any]:
         """The process with the time that is left for its hold and for all later ones; none if it was never held."""
         crash = process.crash or {}
-        left_s = max(crash["wait_s"] - self.spent_s, 0.0) if "granted_s" in crash else None
+        left_s = max(crash["spent_at_end_s"] - self.spent_s, 0.0) if "granted_s" in crash else None
         return process.to_dict() | {"hold_left_s": left_s}
 
     async def follow(self, process: Process) -> None:
@@ -101,6 +118,8 @@ class ExceptionHolds:
         self._spent_s = self.spent_s
         self._since = time.monotonic()
         self._held.discard(process)
+        if process in self._handled:
+            self._handled_s += time.monotonic() - self._handled.pop(process)
         process.touch()
 
     async def ended(self, whose: Sequence[str] = ()) -> Message:
