@@ -28,6 +28,8 @@ _OF_OTHERS = re.compile(
     r"|^(?:EOFError|BrokenPipeError|ConnectionError|TimeoutError|\w*Empty)"
 )
 """What exceptions say that can be the consequence of another failure."""
+_OF_DEVICE = re.compile(r"(?i)\b(?:out of (?:host |device )?memory|cuda|cublas\w*|cudnn\w*|hip|npu)\b")
+"""What a process says of its own device or memory, which no exception of another one brings about."""
 _SAYS_ENOUGH = re.compile(r": .{0,400}\w+\W+\w+\W+\w+")
 _ANNOUNCED_LINES = 15
 """What is printed this shortly before a traceback may be the reason for it."""
@@ -93,6 +95,13 @@ def says_itself(failure: Failure) -> bool:
 def tells_of_others(failure: Failure) -> bool:
     """Whether an exception that ended a program speaks of something else that had failed."""
     return is_uncaught(failure) and bool(_OF_OTHERS.search(failure.headline))
+
+
+def can_follow(failure: Failure) -> bool:
+    """Whether an exception can be what a process raises because another one, which it waits for, has failed: also one
+    that says nothing."""
+    words = f"{failure.kind.rpartition('.')[2]}: {failure.message}"
+    return not failure.message or is_wrapper(failure) or bool(_OF_OTHERS.search(_OF_DEVICE.sub("", words)))
 
 
 def _is_end(failure: Failure, told: Sequence[Failure], evidence: LogEvidence) -> bool:

@@ -17,6 +17,7 @@ from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import Hit, LogEvidence, excerpt
 from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
 from rldbg.doctor.guidance import asks_nccl, next_steps
+from rldbg.doctor.handled import without_handled
 from rldbg.doctor.jobs import JobFacts, job_facts
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
@@ -73,7 +74,8 @@ def diagnose(
     found = find_sources(paths, or_none=failed)
     scanner = Scanner(index, on_bytes=on_bytes, on_hit=on_hit)
     evidence = scanner.read_all(found.sources)
-    extra: list[Finding] = [*found.findings, *evidence.findings]
+    evidence, handled = without_handled(evidence, [source.path for source in found.sources if source.path])
+    extra: list[Finding] = [*found.findings, *evidence.findings, *handled]
     flights = [read_dumps(folder) for folder in found.dump_folders]
     extra += [finding for report in flights for finding in findings_of(report)]
     extra += stack_findings(found.stacks)

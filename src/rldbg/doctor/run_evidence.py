@@ -6,7 +6,7 @@ of events are found in it as in any log; line numbers count in that text.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,63 @@ def crash_speaker(path: Path) -> Speaker:
         )
     except _SPOILT:
         return Speaker()
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A crash file: who raised what, and when."""
+
+    file: str
+    time: float
+    who: str
+    host: str
+    pid: int
+    ancestors: tuple[int, ...]
+    is_end: bool
+    """Nothing caught it in the main thread of its process."""
+    is_driver: bool
+    is_of_ray: bool
+    errors: tuple[tuple[str, str], ...]
+    """Type and message of each exception of its chain; the one that was raised first is the last."""
+    functions: tuple[str, ...]
+    """Where the first one was raised, the innermost function first."""
+
+    @property
+    def headlines(self) -> tuple[str, ...]:
+        return tuple(_headline(kind, message) for kind, message in self.errors)
+
+
+def _headline(kind: str, message: str) -> str:
+    """The first line of an exception, without its module."""
+    return f"{kind.rpartition('.')[2]}: {message.partition(chr(10))[0]}".rstrip(": ")
+
+
+def crashes_in(files: Sequence[Path]) -> list[Crash]:
+    """The readable ones of some crash files, the earliest first."""
+    found = []
+    for file in files:
+        try:
+            found.append(_crash(file, json.loads(file.read_bytes())))
+        except _SPOILT:
+            continue
+    return sorted(found, key=lambda crash: crash.time)
+
+
+def _crash(file: Path, record: dict[str, Any]) -> Crash:
+    who, chain = record["who"], record["exceptions"]
+    return Crash(
+        str(file),
+        float(record["time"]),
+        str(who["role"]),
+        str(who["host"]),
+        int(who["pid"]),
+        tuple(who.get("ancestors") or ()),
+        is_end=record["where"] == "process",
+        is_driver=who.get("kind") == "driver",
+        is_of_ray=bool(who.get("ray")),
+        errors=tuple((str(error["type"]), str(error["message"])) for error in chain),
+        functions=tuple(str(frame["function"]).rpartition(".")[2] for frame in chain[-1]["frames"]),
+    )
 
 
 def _chain(record: dict[str, Any]) -> Iterator[str]:
