@@ -1,9 +1,9 @@
 """A sighting as the diagnosis tells it: in whose words, how sure it is and why, and which steps fit this log."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from rldbg.core import redact_text
-from rldbg.doctor.advice import fitting
 from rldbg.doctor.candidates import words_seen
 from rldbg.doctor.diagnosis import Cause, Confidence, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
@@ -21,6 +21,8 @@ from rldbg.frameworks import frameworks
 _QUOTES_KEPT = 5
 _WORDS_SHOWN = 200
 _LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
+_FOR_ONE = re.compile(r"(?P<program>[A-Za-z][\w-]{2,20}(?: RL)?): ")
+"""How a step begins that is for one program only."""
 
 
 def told_cause(
@@ -41,7 +43,7 @@ def told_cause(
         evidence=tuple(Quote.of(hit) for hit in sighting.hits[:_QUOTES_KEPT]),
         count=max(len(sighting.hits), evidence.counts.get(entry.id, 0)),
         cause=f"{entry.cause} The message says: {kind.title}. {kind.cause}" if kind else entry.cause,
-        fix=fitting((*(kind.fix[:1] if kind else ()), *entry.fix), words_seen(evidence), _programs()),
+        fix=_fitting((*(kind.fix[:1] if kind else ()), *entry.fix), words_seen(evidence), _programs()),
         sources=tuple(entry.sources),
         detail=_detail(sighting, judgement.first_error, evidence),
         words=_words(sighting, evidence),
@@ -138,3 +140,17 @@ def _confirms(probe: Probe, results: Sequence[ProbeResult], environment: Mapping
     if probe.contains is not None:
         return f"the job has {probe.env}={value}" if probe.contains in value else None
     return f"the job has {probe.env} set" if probe.is_set else None
+
+
+def _fitting(steps: Sequence[str], seen: str, programs: Sequence[str]) -> tuple[str, ...]:
+    """The steps without those for programs that the log, in lower case, never names, where others are for one that it
+    does name."""
+    owners = [_owner(step, programs) for step in steps]
+    named = {owner for owner in owners if owner and owner in seen}
+    return tuple(step for step, owner in zip(steps, owners, strict=True) if not named or not owner or owner in named)
+
+
+def _owner(step: str, programs: Sequence[str]) -> str:
+    found = _FOR_ONE.match(step)
+    name = found["program"].lower() if found else ""
+    return name if name in programs else ""

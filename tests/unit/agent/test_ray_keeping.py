@@ -2,8 +2,8 @@
 
 from types import ModuleType, SimpleNamespace
 
+from rldbg.agent.waits.kept import ray_keeping
 from rldbg.agent.waits.objects import OwnObject
-from rldbg.agent.waits.ray_keeping import ray_keeping
 
 
 class _Id:

@@ -1,12 +1,13 @@
-"""Where an object that is waited for is kept: a table of the program, and the others of its kind in there."""
+"""Where an object that is waited for is kept: a table of the program, and the others of its kind in there; and what a
+process of Ray keeps for its actor, also while this runs nothing: queues of `ray.util.queue`, and their items."""
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .kernel import Facts
-from .looking import queue_facts
-from .objects import Frame, Object
+from .looking import is_ray_queue, queue_facts, shared_key
+from .objects import Frame, Object, is_a
 from .origins import attributes_given, last_name, own_nodes, tables_given
 from .places import is_users
 from .resolving import resolve
@@ -147,3 +148,28 @@ def _key(key: Object) -> str:
         return str(number)
     parts = [_key(each) for each in key.elements()] if key.kind == "tuple" else []
     return f"({', '.join(parts)})" if parts else f"<{key.kind}>"
+
+
+def ray_keeping(modules: Mapping[str, Object]) -> Facts:
+    """`cluster` is the address of the one that the process has joined; `tables` name attributes of its actor in which
+    several queues are, by what all processes know these by; `items` counts those of the queue that the actor is."""
+    module = modules.get("ray._private.worker")
+    worker = module.get("global_worker") if module is not None else None
+    if module is None or worker is None:
+        return {}
+    node, kept = module.get("_global_node"), worker.get("actors")
+    address = node.attributes().get("_gcs_address") if node is not None else None
+    actors = [actor for _, actor in kept.pairs()] if kept is not None and "ray.util.queue" in modules else []
+    queues = [actor.attributes().get("queue") for actor in actors if is_a(actor, "_QueueActor")]
+    return {
+        "cluster": (address.text() if address is not None else "") or "",
+        "tables": [table for actor in actors for table in _queue_tables(actor)],
+        "items": next((queue_facts(queue)["size"] for queue in queues if queue is not None), None),
+    }
+
+
+def _queue_tables(actor: Object) -> Iterator[Facts]:
+    for name, value in actor.attributes().items():
+        queues = {shared_key(each): key for key, each in entries_of(value) if is_ray_queue(each)}
+        if queues:
+            yield {"name": f"self.{name}", "queues": queues}

@@ -15,6 +15,7 @@ from .ended import OUR_THREADS, ended_process, ended_processes, ended_threads, l
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts, transports_of
 from .file_locks import contested_file, file_lock_holders
 from .held_locks import class_of, held_locks, tell_apart
+from .kept import ray_keeping
 from .kernel import (
     Facts,
     all_processes,
@@ -33,7 +34,6 @@ from .places import is_users, own_frames, users_place
 from .process_groups import groups_made, name_groups
 from .process_views import OwnProcess, ProcessView, ThreadView
 from .programs import ended_programs, program_behind
-from .ray_keeping import ray_keeping
 from .relations import name_by_others, relate
 from .rounds import current_round
 from .routes import lines_entering, route
