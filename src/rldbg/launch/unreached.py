@@ -93,4 +93,4 @@ def _reason(process: psutil.Process, words: Sequence[str]) -> str:
         return "its PYTHONPATH lacks the start-up folder: something replaced it"
     if not environment.get("RLDBG_RUN"):
         return "its environment lacks RLDBG_RUN: something cleared it"
-    return "it has the start-up folder but no agent has connected; it may hang during start-up"
+    return "it has the start-up folder, but no agent has connected yet: it is still starting, or it hangs"

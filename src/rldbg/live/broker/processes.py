@@ -13,7 +13,7 @@ from rldbg.live.broker.async_peer import AsyncPeer
 from rldbg.live.broker.debug_session import DebugSession
 from rldbg.live.broker.stop import Stop
 
-_PAUSING = "is to be paused: stops at its next line of Python"
+_PAUSING = "pausing: it stops at its next line of Python"
 ProcessState = Literal["running", "stopped", "crashed", "exited"]
 
 

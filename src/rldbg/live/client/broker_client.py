@@ -1,6 +1,7 @@
 """A client's connection to a broker: blocking requests, many at a time from many threads."""
 
 import contextlib
+import errno
 import getpass
 import json
 import os
@@ -27,6 +28,7 @@ from rldbg.live.broker_lock import is_held
 _WIDENING_S = 5.0
 # `rldbg run` restarts a broker within two seconds, a busy host later.
 _REPLACED_S = 10.0
+_NO_ROUTE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH})
 _ERRORS: dict[str, type[RldbgError]] = {
     kind.kind: kind for kind in (UsageError, PrerequisiteError, IncompleteDataError, UnreachableError)
 }
@@ -73,12 +75,17 @@ def _connect(run: Path, kind: str, about: dict[str, Any]) -> Connection:
     try:
         return dial((address.host, address.port), kind=kind, token=address.token, about={"name": _name()} | about)
     except Refused as error:
-        raise PrerequisiteError(
-            f"the broker of {run} refused: {error}", "use the same rldbg version on both sides"
-        ) from error
+        same = "use the same rldbg version on both sides"
+        hint = same if "protocol" in str(error) else f"see which processes are there: rldbg ps --run {run}"
+        raise PrerequisiteError(f"the broker of {run} refused: {error}", hint) from error
     except (OSError, WireError) as error:
         if _has_ended(run):
             raise UnreachableError(f"the run {run} has ended, and its broker with it", _what_is_left(run)) from error
+        if isinstance(error, OSError) and error.errno in _NO_ROUTE:
+            raise UnreachableError(
+                f"the broker of {run} listens at {address.host}:{address.port}, out of reach from here: {error}",
+                "start the run with an address that all its hosts reach: rldbg run --listen ADDRESS",
+            ) from error
         if is_held(run):
             raise UnreachableError(
                 f"the broker of {run} is running and does not answer: {error}",
