@@ -48,7 +48,9 @@ def run_child(
     program = shutil.which(argv[0], path=environment.get("PATH"))
     if program is None:
         raise PrerequisiteError(f"command not found: {argv[0]!r}", "check the spelling and PATH")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+    # `nohup` ignores SIGHUP, for us and the command alike.
+    unheard = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED - unheard)
     try:
         prepare()
         actions = [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in zip(output, (1, 2), strict=True)]

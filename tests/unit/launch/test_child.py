@@ -113,23 +113,52 @@ def test_a_second_signal_ends_everything_at_once(tmp_path, signals):
     assert ended_by(code, asked) == f"SIGKILL, after {signals[0].name} and {signals[1].name}"
 
 
-def test_two_signals_of_one_request_are_one(tmp_path):
-    """A shell and the terminal both tell of a hang-up: a command that ends in order is not killed."""
-    asked, ready, sent = [], tmp_path / "ready", []
+@pytest.fixture(autouse=True)
+def hang_ups():
+    """SIGHUP as a terminal leaves it, also where the tests themselves run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_under_nohup_nobody_hears_a_hang_up():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    asked, sent = [], []
 
     def tick():
-        if ready.exists() and not sent:
-            sent.append(1)
+        if not sent:
+            sent.append(os.kill(os.getpid(), signal.SIGHUP))
+
+    code = run_child(
+        ["sh", "-c", "sleep 0.3; exit 3"],
+        environment=dict(os.environ),
+        tick=tick,
+        asked_to_end=asked.append,
+        every_s=0.02,
+    )
+    assert (code, asked, len(sent)) == (3, [], 1)
+
+
+def test_two_signals_of_one_request_are_one(tmp_path):
+    """A shell and the terminal both tell of a hang-up: a command that ends in order is not killed."""
+    asked, ready = [], tmp_path / "ready"
+
+    def tick():
+        if ready.exists() and not asked:
             signal.raise_signal(signal.SIGHUP)
-            later = threading.Timer(0.02, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGHUP))
-            later.start()
+
+    def asked_to_end(name):
+        # The second one comes as soon as the first one was taken.
+        asked.append(name)
+        if len(asked) == 1:
+            signal.raise_signal(signal.SIGHUP)
 
     words = "trap 'sleep 0.3; exit 7' HUP; touch \"$0\"; while :; do sleep 0.02; done"
     code = run_child(
         ["sh", "-c", words, str(ready)],
         environment=dict(os.environ),
         tick=tick,
-        asked_to_end=asked.append,
+        asked_to_end=asked_to_end,
         every_s=0.02,
     )
     assert (code, asked) == (7, ["SIGHUP"])
