@@ -138,12 +138,3 @@ def test_a_step_that_takes_longer_says_that_it_stops_in_the_end(tmp_path):
         assert "running: the step did not end within 0.5 s; slow stops when it does" in text, text
         (stopped,) = job.wait_stopped()
         assert stopped["line"] == 4
-
-
-def test_a_breakpoint_beyond_the_end_of_the_file_is_refused(tmp_path):
-    with LiveJob(tmp_path) as job:
-        job.start(job.write("slow.py", "breakpoint()\nafter = 1\n"))
-        job.wait_stopped()
-        text = job.rldbg("attach", "slow", "-c", "b 9999", "-c", "b", check=False).stdout
-        assert "slow.py has no line 9999: it has 2 lines; its last line with code is 2" in text, text
-        assert "no breakpoints set" in text

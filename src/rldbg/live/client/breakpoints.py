@@ -1,6 +1,5 @@
 """Breakpoints as users name them, and why one may never be hit, as far as the source file on this machine tells."""
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -16,20 +15,7 @@ def break_place(text: str) -> tuple[str, int]:
     if not file or not line.isdigit():
         raise UsageError(f"invalid place: {text[:80]!r} (expected FILE:LINE)", "for example train.py:88")
     is_module = "/" not in file and not file.endswith(".py") and not Path(file).exists()
-    if is_module:
-        return file, int(line)
-    with contextlib.suppress(OSError):
-        refuse_beyond_end(Path(file).read_bytes(), file, int(line))
-    return str(Path(file).absolute()), int(line)
-
-
-def refuse_beyond_end(source: bytes, file: str, line: int) -> None:
-    """Raises UsageError for a line that the file does not have: the debugger would take its last one."""
-    total = len(source.splitlines())
-    if not 0 < line <= max(total, 1):
-        code = _code_lines(source, file)
-        last = f"; its last line with code is {max(code)}" if code else ""
-        raise UsageError(f"{file} has no line {line}: it has {total} lines{last}", "give one of its lines")
+    return file if is_module else str(Path(file).absolute()), int(line)
 
 
 def breakpoint_warning(made: dict[str, Any]) -> str:
@@ -52,14 +38,9 @@ def breakpoint_warning(made: dict[str, Any]) -> str:
 def _lines_with_code(path: Path) -> set[int] | None:
     """The lines on which a breakpoint can stop; None when the file is not here, empty when it is not Python."""
     try:
-        return _code_lines(path.read_bytes(), str(path))
+        code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except OSError:
         return None
-
-
-def _code_lines(source: bytes, file: str) -> set[int]:
-    try:
-        code = compile(source, file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return set()
     return {line for each in _nested(code) for _, _, line in each.co_lines() if line}

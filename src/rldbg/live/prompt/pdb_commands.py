@@ -12,7 +12,6 @@ from typing import Any
 from rldbg.agent import TOOL_FILES, Message
 from rldbg.agent.waits import is_users
 from rldbg.core import UsageError
-from rldbg.live.client.breakpoints import refuse_beyond_end
 from rldbg.live.own_frames import NOT_THE_USERS
 from rldbg.live.prompt.async_tasks import (
     WaitingTask,
@@ -342,19 +341,12 @@ class PdbCommands:
         file, _, line = place.strip().rpartition(":")
         if line.isdigit():
             where = (file or frame_path(self.frame), int(line))
-            self._refuse_beyond_end(*where)
         elif file or not line:
             return CommandResult("*** b FILE:LINE, b LINE or b FUNCTION", ok=False)
         else:
             where = function_place(self.debuggee, line, self.frame_id)
         made = self.debuggee.set_break(file=where[0], line=where[1], once=once, **{"if": condition.strip()})
         return CommandResult(break_text(made), value=made["id"], ok=any((made.get("set_in") or {}).values()))
-
-    def _refuse_beyond_end(self, file: str, line: int) -> None:
-        """Judged by the file as the process sees it; one that it cannot find may be loaded later."""
-        lines, total = source_lines(self.debuggee, file, 1, 10**6, self.debuggee.top_frame)
-        if total:
-            refuse_beyond_end("\n".join(lines).encode("utf-8", "surrogateescape"), file, line)
 
     def _clear(self, text: str) -> CommandResult:
         numbers = re.split(r"[\s,]+", text) if text else []
