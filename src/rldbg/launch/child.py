@@ -87,9 +87,11 @@ class _End:
         """One ending signal; whether it is a request of its own."""
         elapsed_s = time.monotonic() - self._at
         is_of_terminal = code == _FROM_TERMINAL
-        if self.asked == number and elapsed_s < _SAME_REQUEST_S:
+        # No terminal and no shell sends SIGTERM.
+        is_apart = elapsed_s >= _SAME_REQUEST_S or number == signal.SIGTERM
+        if self.asked == number and not is_apart:
             return False
-        is_again = self.asked is not None and elapsed_s >= _SAME_REQUEST_S
+        is_again = self.asked is not None and is_apart
         is_late = is_of_terminal and self.is_of_terminal and elapsed_s > _TERMINAL_AGAIN_S
         self.asked, self.is_of_terminal = signal.Signals(number), is_of_terminal
         self.look()
