@@ -10,7 +10,8 @@ from typing import Any
 from rldbg.agent.profiling import BEFORE_STEPS, OPEN_END, Plan
 from rldbg.core import IncompleteDataError, Run
 from rldbg.lazy import shown_by
-from rldbg.profiling.ledger import Leak, LedgerRow, Residue, leaks_of, ledger_of, residues_of
+from rldbg.profiling.growth import Leak, leaks_of
+from rldbg.profiling.ledger import LedgerRow, Residue, ledger_of, residues_of
 from rldbg.profiling.request import PLAN_FILE
 from rldbg.profiling.tracks import PhaseSpan, Track, books_of, read_tracks, self_times
 

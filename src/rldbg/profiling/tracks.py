@@ -29,7 +29,8 @@ class PhaseSpan(NamedTuple):
     """BEFORE_STEPS before the first one."""
     thread: int
     memory_kib: Sequence[int | None] = ()
-    """Entry, peak and exit of host memory, then of GPU memory."""
+    """Entry, peak and exit of host memory, then of GPU memory; then, where known, what malloc has in use at entry and
+    exit, and the number of Python's blocks."""
     cpu_ns: Sequence[int] = ()
     """Processor time of the process at both ends."""
 

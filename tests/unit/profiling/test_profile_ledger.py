@@ -10,7 +10,8 @@ import pytest
 
 from rldbg.agent.profiling import Held, Phases, Plan, during, held
 from rldbg.core import IncompleteDataError
-from rldbg.profiling.ledger import leaks_of, residues_of
+from rldbg.profiling.growth import leaks_of
+from rldbg.profiling.ledger import residues_of
 from rldbg.profiling.report import make_report
 from rldbg.profiling.timeline import write_timeline
 from rldbg.profiling.tracks import PhaseSpan, Track, read_tracks
@@ -43,7 +44,7 @@ def run_of(steps: int, *, leak_kib: int, begins: int = 0, phase: str = "rollout"
             wobble = noise * ((step * 7 + place * 3) % 5 - 2)
             start = (step * 10 + place) * MS
             entry, kept = kept, kept + gain
-            spans.append(PhaseSpan(name, start, MS, step, 1, [entry, kept + 9 * MIB, kept + wobble, None, None, None]))
+            spans.append(PhaseSpan(name, start, MS, step, 1, [entry, kept + MIB // 2, kept + wobble, None, None, None]))
     return track(spans)
 
 
@@ -51,6 +52,19 @@ def test_a_leak_of_a_megabyte_per_step_is_named_within_30_steps() -> None:
     (leak,) = leaks_of("policy/0", run_of(30, leak_kib=MIB, phase="log_probs", noise=40))
     assert (leak.phase, leak.memory) == ("log_probs", "host")
     assert leak.mib_per_step == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_phase_that_takes_and_frees_more_is_not_accused_by_resident_memory() -> None:
+    """What others keep is taken from what this phase freed; then it takes as much from the machine anew."""
+    leaking = run_of(30, leak_kib=MIB, phase="rollout")
+    leaking.spans = [
+        span._replace(memory_kib=[span.memory_kib[0], (span.memory_kib[1] or 0) + 24 * MIB, *span.memory_kib[2:]])
+        if span.phase == "rollout"
+        else span
+        for span in leaking.spans
+    ]
+    (leak,) = leaks_of("p", leaking)
+    assert leak.phase is None and "not clear" in leak.text
 
 
 def test_the_first_step_that_leaks_is_named() -> None:
@@ -199,10 +213,10 @@ def test_gpu_memory_is_that_of_the_device_while_an_engine_sleeps(monkeypatch: py
         mem_get_info=lambda: (60 * 2**20, 80 * 2**20),
     )
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
-    assert held()[2:] == (5 * MIB, 9 * MIB)
-    assert held(whole_device=True)[2:] == (20 * MIB, 20 * MIB)
+    assert held()[2:4] == (5 * MIB, 9 * MIB)
+    assert held(whole_device=True)[2:4] == (20 * MIB, 20 * MIB)
     cuda.is_initialized = lambda: False
-    assert held()[2:] == (None, None)
+    assert held()[2:4] == (None, None)
 
 
 def test_ranks_with_names_of_their_own_are_one_role(tmp_path: Path) -> None:

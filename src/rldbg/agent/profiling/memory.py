@@ -1,4 +1,5 @@
-"""How much memory this process holds, cheaply: host memory from the kernel, GPU memory from torch's own counters.
+"""How much memory this process holds, cheaply: host memory from the kernel and the allocators, GPU memory from torch's
+own counters.
 
 Nothing is reset: the counters of peaks belong to the program. All numbers are KiB.
 """
@@ -8,6 +9,8 @@ import resource
 import sys
 from typing import Any, NamedTuple
 
+from .in_use import InUse, in_use
+
 SLEEPS = ("sleep", "offload")
 """Phases that give memory back in ways that torch does not count: there, what the whole device holds is measured."""
 _PAGE_KIB = resource.getpagesize() // 1024
@@ -15,22 +18,37 @@ _STATM = "/proc/self/statm"
 
 
 class Held(NamedTuple):
-    """Resident host memory and its highest value so far; memory that torch holds on the current GPU, likewise."""
+    """Resident host memory and its highest value so far; memory that torch holds on the current GPU, likewise; what
+    the program has in use of the host's."""
 
     host: int
     host_peak: int
     gpu: int | None
     gpu_peak: int | None
+    used: InUse | None = None
 
 
-def held(*, whole_device: bool = False) -> Held:
+def held(*, whole_device: bool = False, since: Held | None = None) -> Held:
+    """At the end of a phase `since` is what was held at its beginning."""
     host_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Held(_resident(host_peak), host_peak, *_of_gpu(whole_device))
+    used = in_use(always=since is not None) if since is None or since.used is not None else None
+    return Held(_resident(host_peak), host_peak, *_of_gpu(whole_device), used)
 
 
 def during(before: Held, after: Held) -> list[int | None]:
     """Entry, peak and exit of host memory, then of GPU memory. A peak is known exactly when it was the highest so
-    far; else it is the larger of both ends."""
+    far; else it is the larger of both ends. Then, where it is known, what malloc has in use at entry and exit, and
+    Python's blocks."""
+    return [*_three_each(before, after), *_used(before.used, after.used)]
+
+
+def _used(before: InUse | None, after: InUse | None) -> list[int | None]:
+    if before is None or after is None:
+        return []
+    return [before.malloc_kib, after.malloc_kib, before.blocks, after.blocks]
+
+
+def _three_each(before: Held, after: Held) -> list[int | None]:
     host = after.host_peak if after.host_peak > before.host_peak else max(before.host, after.host)
     numbers: list[int | None] = [before.host, host, after.host]
     if before.gpu is None or after.gpu is None or before.gpu_peak is None or after.gpu_peak is None:

@@ -5,9 +5,10 @@
     {"clock": {"offset_ns": ..., "round_trip_ns": ...}}                    this host's clock against the broker's
     [phase, start_ns, duration_ns, step, thread, memory, cpu]              wall clock of this host
 
-`memory` is entry, peak and exit of host memory, then of GPU memory, in KiB; `cpu` the processor time of the process at
-both ends, in ns. A phase costs two readings of clocks and memory, and one write. Phases are also marked in a torch
-profile that is being taken and, under nsys, as NVTX ranges.
+`memory` is entry, peak and exit of host memory, then of GPU memory, in KiB, then what malloc has in use at entry and
+exit, in KiB, and the number of Python's blocks (both only where they are known); `cpu` the processor time of the
+process at both ends, in ns. A phase costs two readings of clocks and memory, and one write. Phases are also marked in
+a torch profile that is being taken and, under nsys, as NVTX ranges.
 """
 
 import contextlib
@@ -73,9 +74,8 @@ class Phases:
                 yield
         finally:
             ended = time.monotonic_ns()
-            self.write(
-                phase, started, ended, during(before, held(whole_device=whole_device)), [cpu, time.process_time_ns()]
-            )
+            after = held(whole_device=whole_device, since=before)
+            self.write(phase, started, ended, during(before, after), [cpu, time.process_time_ns()])
 
     def write(
         self,
