@@ -8,7 +8,7 @@ Printed beside it: the processor time of the recorder's own threads, which a tra
 Python and not with a GPU, a network or a file (one interpreter runs one thread at a time), and that of the watcher, a
 process of the lowest priority.
 
-    python benchmarks/bench_watch.py [--quick]
+    python benchmarks/bench_watch.py [--quick] [KEY=VALUE ...]    # values of the recipe, such as a larger model
 """
 
 import argparse
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def recorder_threads_s() -> float:
     return sum(time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0)) for thread in own)
 
 
-def measure(folder: Path, *, quick: bool) -> dict[str, float]:
+def measure(folder: Path, *, quick: bool, overrides: Sequence[str] = ()) -> dict[str, float]:
     recorder, orders = Clock(), Clock()
     for name, value in vars(Observer).items():
         if callable(value) and not name.startswith("_"):
@@ -79,7 +80,8 @@ def measure(folder: Path, *, quick: bool) -> dict[str, float]:
 
     kinds = [f"++debug.dump_options.{kind}=true" for kind in WATCHED_KINDS if not kind.endswith("metrics")]
     recipe = read_recipe(
-        "arithmetic", [*OVERRIDES, *kinds, "++debug.keep_last=8", f"steps={STEPS}", *(QUICK if quick else ())]
+        "arithmetic",
+        [*OVERRIDES, *kinds, "++debug.keep_last=8", f"steps={STEPS}", *(QUICK if quick else ()), *overrides],
     )
     process = WatcherProcess(folder / "recording", WatchSettings(), log=folder / "watch.log")
     train(recipe, Run.create(name="bench", path=folder), reporting=Reporting(on_step=ended))
@@ -105,9 +107,10 @@ def measure(folder: Path, *, quick: bool) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs; no goal decides")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values of the recipe")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = measure(Path(folder), quick=options.quick)
+        result = measure(Path(folder), quick=options.quick, overrides=options.overrides)
     print(json.dumps(result))
     return 0 if options.quick or result["recorder_percent"] <= result["goal_percent"] else 1
 

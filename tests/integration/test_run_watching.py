@@ -1,7 +1,9 @@
 """While it runs: processes without an agent are named with the reason, breakpoints never reached are a finding."""
 
 import contextlib
+import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -124,10 +126,51 @@ def test_a_breakpoint_is_set_before_the_first_line_runs(tmp_path: Path):
     assert _stops(tmp_path, tmp_path / "said", 1, most=4) == 4
 
 
+def test_a_breakpoint_that_was_cleared_stays_cleared_when_the_broker_is_replaced(tmp_path: Path):
+    """Others keep their numbers, and the number of the cleared one is not given again."""
+    (tmp_path / "train.py").write_text(
+        "reached = 1\nimport pathlib, time\nwhile not pathlib.Path('end').exists():\n    "
+        "time.sleep(0.1)\n    step = 2\nprint('done')\n"
+    )
+    said, run = tmp_path / "said", tmp_path / "run"
+    job = _run(
+        tmp_path, said, "--run", str(run), "--break", "train.py:1", "--break", "train.py:5", "--", "python", "train.py"
+    )
+    until((run / "broker.json").exists, "the broker")
+    with BrokerClient(run) as client:
+        until(lambda: any(each["line"] == 1 for each in client.request("ps")["processes"]), "the stop")
+        numbers = {each["line"]: each["id"] for each in client.request("break_list")["breaks"]}
+        client.request("break_clear", ids=[numbers[5]])
+        broker = json.loads((run / "broker.json").read_text())["pid"]
+        os.kill(broker, signal.SIGKILL)
+    until(lambda: "the broker was killed and was restarted" in said.read_text(), "the next broker")
+    with BrokerClient(run) as client:
+        assert {each["line"]: each["id"] for each in client.request("break_list")["breaks"]} == {1: numbers[1]}
+        assert client.request("break_set", file=str(tmp_path / "train.py"), line=6)["id"] == 3
+        client.request("break_clear")
+        client.request("continue", who="all")
+        (tmp_path / "end").touch()
+    assert job.wait(60) == 0, said.read_text()
+
+
 def test_a_line_without_code_is_said_and_the_stop_nearby_counts(tmp_path: Path):
-    (tmp_path / "train.py").write_text("one = 1\ntwo = 2\n")
-    assert _stops(tmp_path, tmp_path / "said", 90, most=1) == 1
-    assert "train.py:90: line 90 has no code; the nearest line with code is 2" in (tmp_path / "said").read_text()
+    """The next line with code is meant, the one before only where none follows."""
+    (tmp_path / "train.py").write_text("one = 1\n# here\ntwo = 2\n# the end\n")
+    assert _stops(tmp_path, tmp_path / "said", 2, most=1) == 1
+    assert "train.py:2: line 2 has no code: processes stop at line 3\n" in (tmp_path / "said").read_text()
+
+
+def test_a_line_that_the_file_does_not_have_is_refused_before_anything_starts(tmp_path: Path):
+    (tmp_path / "train.py").write_text("open('started', 'w')\ntwo = 2\n# the end\n")
+    for place, reason in (
+        ("train.py:90", "train.py has no line 90: it has 3 lines; its last line with code is 2"),
+        ("train.py:0", "expected FILE:LINE"),
+        (f"{tmp_path}:3", "is a folder"),
+    ):
+        said = tmp_path / "said"
+        job = _run(tmp_path, said, "--run", str(tmp_path / "run"), "--break", place, "--", "python", "train.py")
+        assert job.wait(60) == 2 and reason in said.read_text(), said.read_text()
+    assert not (tmp_path / "started").exists() and not (tmp_path / "run").exists()
 
 
 def test_the_launcher_says_how_long_an_exception_is_held(tmp_path: Path):

@@ -12,14 +12,14 @@ from command_line import RLDBG, clean_environment
 import rldbg
 
 WAIT = """\
-import os, sys, time
+import json, os, sys, time
 from pathlib import Path
 import rldbg
 
 def wait_until_judged(recording, step):
     # Steps of this loop take no time: without this it would be over before the watcher has started.
     judged, deadline = recording / ".watch" / "judged", time.monotonic() + 60
-    while (int(judged.read_text()) if judged.exists() else -1) < step and time.monotonic() < deadline:
+    while (json.loads(judged.read_text())["step"] if judged.exists() else -1) < step and time.monotonic() < deadline:
         time.sleep(0.01)
 """
 LOOP = f"""\

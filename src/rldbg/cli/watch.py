@@ -76,21 +76,25 @@ def command(
         stop=stop, when=when, rules=rules, notify=notify, around=around, keep_events=keep_events, checks=checks
     )
     recording = _recording_of(path)
+    log = EventLog(recording)
     watcher = Watcher(
         recording,
         settings,
         say=_say,
         beside_training=follow,
-        earlier=() if follow else EventLog(recording).new(),
+        earlier=() if follow else log.new(),
+        notes=() if follow else log.new_notes(),
     )
     if follow:
         _follow(watcher, owner)
     watcher.look(ended=True)
     if not watcher.steps:
-        raise IncompleteDataError(f"{path} has no recorded step", "record it: rldbg run --watch, or rldbg run --record")
+        raise IncompleteDataError(
+            f"{path} has no recorded step that can be read", "record it: rldbg run --watch, or rldbg run --record"
+        )
     events = sorted(watcher.events, key=lambda event: event.step)
-    document = {"steps": watcher.steps, "events": [event.to_dict() for event in events]}
-    show(document, as_json, lambda: to_terminal(watcher.steps, events))
+    document = {"steps": watcher.steps, "events": [event.to_dict() for event in events], "notes": watcher.notes}
+    show(document, as_json, lambda: to_terminal(watcher.steps, events, watcher.notes))
     return ExitCode.FINDING if events else ExitCode.OK
 
 

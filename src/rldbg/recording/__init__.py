@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         forget_orders,
         give_orders,
         note_judged,
+        remove_left,
+        steps_removed_unchecked,
         stop_step,
     )
     from rldbg.recording.recording import Recording, open

@@ -88,6 +88,13 @@ class JournalWriter:
             raise OSError(f"only {written} of {len(line)} bytes fitted into {self.path.name}")
 
 
+def note_deleted(recording: Path, journal: str, files: Sequence[str], reason: str) -> None:
+    """Lines for files that were removed after their writer had closed."""
+    lines = "".join(f"{_ENCODE({'event': 'delete', 'file': file, 'reason': reason})}\n" for file in files)
+    with (recording / FOLDER / journal).open("ab", buffering=0) as file:
+        file.write(lines.encode("utf-8", "backslashreplace"))
+
+
 class Intent(NamedTuple):
     """A record that was handed over, and by which writer."""
 

@@ -79,6 +79,7 @@ class Recording:
         self.run = run
         self._cached = cached
         self._listing = _narrowed(listing, within) if listing is not None else None
+        self._by_step: dict[int, list[Entry]] = {}
         self._contents: OrderedDict[str, Any] = OrderedDict()
         self.on_read: Callable[[], None] | None = None
         """Called after each record that was read, for progress."""
@@ -123,9 +124,16 @@ class Recording:
             return self.listing.entries
         return [
             entry
-            for entry in self.listing.entries
+            for entry in (self.listing.entries if step is None else self._of_step(step))
             if all(value is None or value == part for value, part in zip(wanted, entry, strict=False))
         ]
+
+    def _of_step(self, step: int) -> Sequence[Entry]:
+        """Of long recordings, those who go from step to step ask for one step many times."""
+        if not self._by_step:
+            for entry in self.listing.entries:
+                self._by_step.setdefault(entry.step, []).append(entry)
+        return self._by_step.get(step, ())
 
     def keys(
         self, kind: str | None = None, step: int | None = None, rank: int | None = None, micro: int | None = None
@@ -234,6 +242,7 @@ class Recording:
                 return known
         started = time.monotonic()
         summary, self._listing = summarise(self)
+        self._by_step = {}
         if isinstance(self.tree, LocalTree) and not self.within:
             took_s = time.monotonic() - started
             index.save(self.tree, self.layout, self._listing, took_s, summary.to_dict())

@@ -7,7 +7,8 @@ is never unusual. Both ignore single outliers.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -76,8 +77,9 @@ class Detector:
         return Unusual(value, best, far / noise)
 
     def _noise(self) -> float:
-        changes = [abs(after - before) for before, after in pairwise(self._history)]
-        return median(changes) / _NORMAL if changes else 0.0
+        """A measure that has only certain values, as the mean of a few rewards that are 0 or 1, is noisy by one step of
+        them, also where it happened to stay the same for a while."""
+        return max(_usual_change(self._history), _smallest_step(list(self._history)))
 
     def _judged(self, value: float) -> Unusual | None:
         rule = self.rule
@@ -89,7 +91,31 @@ class Detector:
         sigmas = far / noise if noise else math.inf
         if far < rule.least or far <= 0 or sigmas < rule.sigmas or not _is_beyond(rule, value, usual):
             return None
+        if rule.log_sigmas and self._is_usual_as_ratio(value):
+            return None
         return Unusual(value, usual, sigmas)
+
+    def _is_usual_as_ratio(self, value: float) -> bool:
+        """Whether the usual change as a ratio explains a value: gradient norms and divergences have heavy tails."""
+        logs = [math.log(each) for each in self._history if each > 0]
+        if len(logs) < self.rule.history or value <= 0:
+            return False
+        far = abs(math.log(value) - median(logs[-_LEVEL_OF:]))
+        return far < self.rule.log_sigmas * _usual_change(logs)
+
+
+def _usual_change(values: Iterable[float]) -> float:
+    """The standard deviation, from the median change from step to step."""
+    changes = [abs(after - before) for before, after in pairwise(values)]
+    return median(changes) / _NORMAL if changes else 0.0
+
+
+def _smallest_step(values: Sequence[float]) -> float:
+    """Between values that were seen more than once, if most were: those of a continuous measure hardly ever are."""
+    repeated = {value: times for value, times in Counter(values).items() if times > 1}
+    if 2 * sum(repeated.values()) <= len(values):
+        return 0.0
+    return min((after - before for before, after in pairwise(sorted(repeated))), default=0.0)
 
 
 def _is_beyond(rule: WatchRule, value: float, usual: float) -> bool:

@@ -7,7 +7,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -34,7 +34,7 @@ class Event:
     rerun: str = ""
     """The command that runs the step again, where it has a capsule."""
     not_kept: str = ""
-    """Why nothing is pinned."""
+    """Which of the steps around it are not pinned, and why."""
 
     @property
     def message(self) -> str:
@@ -46,8 +46,8 @@ class Event:
         return self._said("")
 
     def _said(self, stop: str) -> str:
-        kept = f"; steps {self.pinned[0]} to {self.pinned[-1]} are kept" if self.pinned else ""
-        kept = kept or (f"; {self.not_kept}" if self.not_kept else "")
+        kept = f"; {steps_from_to(self.pinned)} kept" if self.pinned else ""
+        kept += f"; {self.not_kept}" if self.not_kept else ""
         again = f"; run it again: {self.rerun}" if self.rerun else ""
         return f"{self.rule} at {self.where}: {self.what}{kept}{stop}; look: {self.look}{again}"
 
@@ -61,6 +61,11 @@ class Event:
 
     def to_finding(self) -> Finding:
         return Finding(f"watch.{self.rule}", Severity.ERROR, self.where, (self.what,), self.cause, (self.look,))
+
+
+def steps_from_to(steps: Sequence[int]) -> str:
+    """ "steps 3 to 5 are", for a sentence."""
+    return f"steps {steps[0]} to {steps[-1]} are" if len(steps) > 1 else f"step {steps[0]} is"
 
 
 def number(value: float) -> str:
@@ -111,7 +116,7 @@ class _Lines:
             with self._path.open("rb") as file:
                 file.seek(self._read_bytes)
                 text = file.read()
-        except FileNotFoundError:
+        except OSError:  # none yet, or the disk is away: what is there is read later
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self._read_bytes += len(whole)

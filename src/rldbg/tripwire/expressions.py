@@ -41,8 +41,13 @@ _TAKES = {"abs": (1, 1), "isnan": (1, 1), "isfinite": (1, 1), "max": (2, math.in
 _HINT = "for example --when 'reward < 0.1' or --when 'length > 2 * usual(length)'; docs/watch.md lists the measures"
 
 
+class CannotEvaluate(Exception):
+    """Why an expression has no value: a division by zero, a number that is too large."""
+
+
 class WatchExpression:
-    """A parsed expression. One that names something the step does not have is not true."""
+    """A parsed expression. One that names something the step does not have is not true; `holds` raises CannotEvaluate
+    where its arithmetic fails."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -51,6 +56,7 @@ class WatchExpression:
         except SyntaxError as error:
             raise UsageError(f"invalid expression: {text!r} ({error.msg})", _HINT) from error
         self.names = tuple(dict.fromkeys(_names(self._tree, text)))
+        _refuse_errors_of_constants(self._tree, text)
 
     def holds(self, values: Mapping[str, float], usual: Mapping[str, float]) -> bool:
         known, before = identifiers(values), identifiers(usual)
@@ -58,8 +64,10 @@ class WatchExpression:
             return False
         try:
             return bool(_value(self._tree, known, before))
-        except (ZeroDivisionError, KeyError):
+        except KeyError:  # usual() of a name that no step had before
             return False
+        except ArithmeticError as error:
+            raise CannotEvaluate(str(error)) from error
 
 
 def identifiers(values: Mapping[str, float]) -> dict[str, float]:
@@ -93,6 +101,16 @@ def _names(node: ast.AST, text: str) -> list[str]:
     else:
         raise UsageError(f"invalid expression: {text!r} ({type(node).__name__} is not supported)", _HINT)
     return [name for part in parts for name in _names(part, text)]
+
+
+def _refuse_errors_of_constants(tree: ast.AST, text: str) -> None:
+    """A part without names fails at every step, or at none."""
+    for part in ast.walk(tree):
+        if isinstance(part, ast.expr) and not _names(part, text):
+            try:
+                _value(part, {}, {})
+            except ArithmeticError as error:
+                raise UsageError(f"invalid expression: {text!r} ({ast.unparse(part)}: {error})", _HINT) from error
 
 
 def _value(node: ast.AST, known: Mapping[str, float], usual: Mapping[str, float]) -> Any:

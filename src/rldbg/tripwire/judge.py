@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rldbg.tripwire.detector import Detector, Unusual
 from rldbg.tripwire.events import number
-from rldbg.tripwire.expressions import WatchExpression, identifiers
+from rldbg.tripwire.expressions import CannotEvaluate, WatchExpression, identifiers
 from rldbg.tripwire.measures import StepMeasures
 from rldbg.tripwire.rules import RULES, WatchRule
 
@@ -36,12 +36,14 @@ class Judge:
         self._detectors = [Detector(rule) for rule in rules]
         self._expressions = when
         self._true: set[str] = set()
+        self.not_evaluated: dict[str, tuple[int, str]] = {}
+        """Expressions whose arithmetic failed: at which step first, and why."""
         self._history: dict[str, deque[float]] = {}
 
     def step(self, number_of_step: int, measured: StepMeasures) -> list[Alarm]:
         """What is unusual in this step, given all before it."""
         where = f"step {number_of_step}"
-        found = [*self._by_rules(where, measured), *self._by_expressions(where, measured.values)]
+        found = [*self._by_rules(where, measured), *self._by_expressions(number_of_step, measured.values)]
         for name, value in measured.values.items():
             self._history.setdefault(name, deque(maxlen=_USUAL_OF)).append(value)
         return found
@@ -64,12 +66,12 @@ class Judge:
                 where = f"{step}, {place}" if place else step
                 yield Alarm(rule, where, _said(rule, unusual), is_logged=rule.measure in measured.logged)
 
-    def _by_expressions(self, step: str, values: Mapping[str, float]) -> Iterator[Alarm]:
+    def _by_expressions(self, step: int, values: Mapping[str, float]) -> Iterator[Alarm]:
         """An expression fires when it becomes true."""
         usual = {name: median(history) for name, history in self._history.items()}
         for expression in self._expressions:
             was_true = expression.text in self._true
-            if not expression.holds(values, usual):
+            if not self._holds(step, expression, values, usual):
                 self._true.discard(expression.text)
             elif not was_true:
                 self._true.add(expression.text)
@@ -77,9 +79,20 @@ class Judge:
                 shown = ", ".join(f"{name} {number(known[name])}" for name in expression.names)
                 yield Alarm(
                     replace(_OWN, measure=expression.text),
-                    step,
+                    f"step {step}",
                     f"{expression.text} is true" + (f" ({shown})" if shown else ""),
                 )
+
+    def _holds(
+        self, step: int, expression: WatchExpression, values: Mapping[str, float], usual: Mapping[str, float]
+    ) -> bool:
+        try:
+            return expression.holds(values, usual)
+        except CannotEvaluate as error:
+            known = identifiers(values)
+            shown = ", ".join(f"{name} {number(known[name])}" for name in expression.names)
+            self.not_evaluated.setdefault(expression.text, (step, f"{error}; {shown}"))
+            return False
 
 
 def _said(rule: WatchRule, unusual: Unusual) -> str:

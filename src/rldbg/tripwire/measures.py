@@ -42,6 +42,7 @@ _LOGGED = {
     "learning_rate": ("learning_rate", "actor/lr", "lr", "train/learning_rate"),
     "mismatch": ("rollout/k3", "rollout_corr/k3_kl", "training/rollout_probs_diff_mean"),
 }
+MEASURES = tuple(dict.fromkeys([*_OF_SAMPLES, *_LOGGED]))
 
 
 class StepMeasures(NamedTuple):
@@ -84,7 +85,7 @@ def _of_metrics(recording: Recording, kind: str, step: int, places: dict[str, st
     for record in _records(recording, kind, step):
         metrics = record.fields.get("metrics")
         for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
-            if _is_numeric(value):
+            if value is not None and _is_numeric(value):  # None is a value that is missing
                 number = by_name[str(name)][record.key.rank] = _number(value)
                 if not math.isfinite(number) and name not in not_finite:
                     not_finite[str(name)] = number

@@ -27,6 +27,8 @@ class WatchRule:
     look_if_logged: str = ""
     """What to look at where the step holds nothing about the measure but a value that was logged."""
     sigmas: float = setting(8.0, above=0)
+    log_sigmas: float = setting(0.0, at_least=0)
+    """Also so many times the usual change of the logarithm, where history and value are positive; 0: not asked for."""
     factor: float = setting(1.0, at_least=1)
     least: float = setting(0.0, at_least=0)
     in_a_row: int = setting(1, at_least=1)

@@ -46,11 +46,7 @@ class WatchedLoop:
     def __init__(self, directory: Path, settings: WatchSettings) -> None:
         identity = Identity.from_environment(Environment())
         self.recorder = Recorder(directory, identity=identity, keep_last=settings.keep)
-        self._process = (
-            WatcherProcess(directory, settings, log=directory.parent / f"{directory.name}-watch.log")
-            if identity.rank == 0
-            else None
-        )
+        self._process = _started(directory, settings) if identity.rank == 0 else None
         self._events: list[Event] = []
         self._lock = threading.Lock()
         self._is_over = threading.Event()
@@ -100,3 +96,12 @@ class WatchedLoop:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+def _started(directory: Path, settings: WatchSettings) -> WatcherProcess | None:
+    """None, which is said, where the folder cannot be written or no process be started: the training goes on."""
+    try:
+        return WatcherProcess(directory, settings, log=directory.parent / f"{directory.name}-watch.log")
+    except OSError as error:
+        say(f"watch: no step is checked, training continues: {error}; give a folder that can be written")
+        return None

@@ -9,13 +9,14 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rldbg.analysis import check
 from rldbg.core import IncompleteDataError, RldbgError, Severity, did_you_mean
-from rldbg.recording import Recording, give_orders, note_judged, stop_step
+from rldbg.recording import Recording, give_orders, note_judged, remove_left, steps_removed_unchecked, stop_step
 from rldbg.recording import open as open_recording
-from rldbg.tripwire.events import Event, EventLog
+from rldbg.tripwire.events import Event, EventLog, steps_from_to
 from rldbg.tripwire.judge import Alarm, Judge
 from rldbg.tripwire.measures import logged_by_step, measure
 from rldbg.tripwire.notification import Notifier
@@ -54,11 +55,14 @@ class Watcher:
         say: Callable[[str], None] = lambda _text: None,
         beside_training: bool = False,
         earlier: Sequence[Event] = (),
+        notes: Sequence[str] = (),
     ) -> None:
-        """`earlier` events were reported while the training ran; the steps that showed them may be gone since."""
+        """`earlier` events and `notes` were reported while the training ran; the steps that showed them may be gone
+        since."""
         self.recording = recording.resolve()
         self.settings = settings or WatchSettings()
         self.events = list(earlier)
+        self.notes = list(notes)
         self.steps = 0
         self._known = {(event.rule, event.step) for event in earlier}
         self._say = say
@@ -67,6 +71,9 @@ class Watcher:
         self._failed_checks: set[str] = set()
         self._next_checks = 0.0
         self._judged = -1
+        self._checked: set[int] = set()
+        self._checking_s = 0.0
+        self._unchecked = 0
         self._before: Places = frozenset()
         self._pinned: set[int] = set()
         self._fired: Counter[tuple[str, str]] = Counter()
@@ -84,6 +91,7 @@ class Watcher:
         self._deliver()
         self._notifier.look()
         found = self._look(ended=ended)
+        self._note_unchecked(ended=ended)
         if ended:
             self._note_names()
             self._notifier.finish()
@@ -104,21 +112,29 @@ class Watcher:
                 break
             self._judged, self._before = step, places[step]
             found += self._judge_step(recording, step, logged.get(step, {}))
-            with contextlib.suppress(OSError):  # full disk: recorders keep a few more steps
-                note_judged(self.recording, step)
+            self._note_judged(self.settings.around)
+        if ended and self.steps:
+            self._note_judged(around=0)
+            if self._beside_training:
+                with contextlib.suppress(OSError, ValueError):  # full disk: what is left stays
+                    remove_left(self.recording)
         return found
 
     def _judge_step(self, recording: Recording, step: int, logged: Mapping[str, object]) -> list[Event]:
-        self.steps += 1
+        started = time.perf_counter()
         try:
             measured = measure(recording, step, logged)
         except (IncompleteDataError, OSError):  # retention removed it while it was read
             return []
+        self.steps += 1
+        self._checked.add(step)
         found = [self._event(step, alarm, stops=self.settings.stop) for alarm in self._judge.step(step, measured)]
+        for text, (first, why) in self._judge.not_evaluated.items():
+            self._note(f"{text} cannot be evaluated at step {first} ({why}): it is not true there; said once")
         found += self._by_checks(recording, step)
         found = [event for event in found if (event.rule, event.step) not in self._known]
-        for event in found:
-            self._raise_alarm(event)
+        found = [self._raise_alarm(event) for event in found]
+        self._checking_s += time.perf_counter() - started
         if self.steps == _STEPS_WITHOUT_NAME:
             self._note_names()
         return found
@@ -161,25 +177,46 @@ class Watcher:
             not_kept="" if pins else f"its steps are not kept (--keep-events {most})",
         )
 
-    def _raise_alarm(self, event: Event) -> None:
+    def _raise_alarm(self, event: Event) -> Event:
+        event = self._pin(event)
         self.events.append(event)
         self._undelivered.append(event)
-        self._pinned |= set(event.pinned)
         if event.stops and not self._is_stop_ahead():
             self._stop, self._reason = str(event.step), event.reason
         self._deliver()
         self._say(event.message)
         self._notifier.call(event)
+        return event
+
+    def _pin(self, event: Event) -> Event:
+        """Pins the steps around an event, and only then looks which of them are still there."""
+        if not event.pinned:
+            return event
+        self._pinned |= set(event.pinned)
+        self._note_judged(self.settings.around)
+        on_disk = open_recording(self.recording).steps()
+        lost = steps_removed_unchecked(self.recording)
+        kept = tuple(step for step in event.pinned if step not in lost and (step in on_disk or step > max(on_disk)))
+        gone = [step for step in event.pinned if step in lost]
+        why = f"{steps_from_to(gone)} gone: removed before the checks came to step {event.step}" if gone else ""
+        return replace(event, pinned=kept, not_kept=why)
+
+    def _note_judged(self, around: int) -> None:
+        with contextlib.suppress(OSError):  # full disk: recorders keep a few more steps
+            note_judged(self.recording, self._judged, around=around, pinned=self._pinned)
 
     def _deliver(self) -> None:
         """Tells recorders and the process that started this one; again at the next look where the disk is full."""
         with contextlib.suppress(OSError):
             while self._undelivered:
-                give_orders(self.recording, pin=self._pinned, stop=self._stop, reason=self._reason)
+                give_orders(self.recording, stop=self._stop, reason=self._reason)
                 self._log.append(self._undelivered[0])
                 self._undelivered.pop(0)
 
     def _note(self, text: str) -> None:
+        if text in self.notes:
+            return
+        self.notes.append(text)
         self._say(text)
         with contextlib.suppress(OSError):  # full disk
             self._log.note(text)
@@ -191,6 +228,23 @@ class Watcher:
         for text, name, known in self._judge.names_without_value():
             near = did_you_mean(name, known, f"there are {', '.join(known)}" if known else "they have no number")
             self._note(f"{text} has not been checked: none of {self.steps} steps has {name}; {near}")
+
+    def _note_unchecked(self, *, ended: bool) -> None:
+        """Once when the first steps are lost, and how many they were at the end."""
+        if not self._beside_training or (self._unchecked and not ended):
+            return
+        lost = steps_removed_unchecked(self.recording) - self._checked
+        if not lost or (ended and len(lost) == self._unchecked):
+            return
+        self._unchecked = len(lost)
+        were = f"{len(lost)} steps were" if len(lost) > 1 else f"step {min(lost)} was"
+        per_step = (
+            f" ({1000 * self._checking_s / self.steps:.2g} ms per step, once they have started)" if self.steps else ""
+        )
+        self._note(
+            f"{were} removed unchecked: steps came faster than the checks{per_step}; no event of "
+            f"{'these steps' if ended else 'such steps'} is reported; keep more steps (keep=), or record less often"
+        )
 
     def _is_stop_ahead(self) -> bool:
         """Whether ranks have been told to stop and had not done so when the judged step ended: one stop is enough."""

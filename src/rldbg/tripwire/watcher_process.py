@@ -67,7 +67,10 @@ class WatcherProcess:
     def close(self) -> None:
         """Lets it judge what is left, and waits for that."""
         self._is_closing = self._process.poll() is None
-        (self.recording / WATCH_FOLDER / _ENDED).touch()
+        try:
+            (self.recording / WATCH_FOLDER / _ENDED).touch()
+        except OSError:  # full disk, or the folder is gone: it cannot be told to end
+            self._process.terminate()
         try:
             self._process.wait(_LAST_LOOK_S)
         except subprocess.TimeoutExpired:

@@ -7,6 +7,7 @@ import pytest
 
 from rldbg.tripwire import RULES, WatchRule
 from rldbg.tripwire.detector import Detector
+from rldbg.tripwire.measures import MEASURES
 
 
 def caught(rule: WatchRule, values: list[float]) -> list[int]:
@@ -95,6 +96,45 @@ def test_false_alarms_stay_within_the_stated_rate(item: WatchRule) -> None:
     alarms = sum(len(caught(item, values)) for values in runs)
     expected = item.per_1000_steps * len(runs) * len(runs[0]) / 1000
     assert alarms <= expected + 3 * math.sqrt(expected), f"{alarms} alarms where {expected:g} are stated"
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_measure_that_is_not_finite_is_caught(measure: str, value: float) -> None:
+    rules = [item for item in RULES if item.measure == measure]
+    assert [item.moves for item in rules if caught(item, [*NOISY, value])] == ["not-finite"]
+
+
+def by_id(name: str) -> WatchRule:
+    return next(item for item in RULES if item.id == name)
+
+
+def alarms_of(name: str, runs: list[list[float]]) -> float:
+    """Per 1,000 steps."""
+    return 1000 * sum(len(caught(by_id(name), run)) for run in runs) / sum(map(len, runs))
+
+
+def test_a_reward_of_few_samples_is_noisy_though_it_stays_the_same_for_a_while() -> None:
+    assert caught(by_id("reward-drop"), [0.0] * 5 + [0.0625] * 6 + [0.0]) == []
+    random = np.random.default_rng(0)
+    sparse = [(random.binomial(16, 0.05 + 0.3 * np.arange(300) / 300) / 16).tolist() for _ in range(40)]
+    assert alarms_of("reward-drop", sparse) <= by_id("reward-drop").per_1000_steps
+    # A fall from what is usual is seen nevertheless.
+    learnt = (random.binomial(16, 0.9, 30) / 16).tolist()
+    assert caught(by_id("reward-drop"), [*learnt, 0.0625]) == [30]
+
+
+@pytest.mark.parametrize(
+    ("name", "usual", "collapsed"),
+    [("grad-norm-jump", 1.0, 100.0), ("kl-jump", 0.02, 2.0), ("mismatch-jump", 1e-3, 0.1)],
+)
+def test_heavy_tails_are_usual_for_positive_measures(name: str, usual: float, collapsed: float) -> None:
+    random = np.random.default_rng(0)
+    runs = [(usual * np.exp(random.normal(0, 0.55, 300))).tolist() for _ in range(40)]
+    assert alarms_of(name, runs) <= 0.3
+    assert sum(bool(caught(by_id(name), [*run[:30], collapsed])) for run in runs) >= 36
+    # Where there is little noise, much less is unusual.
+    assert caught(by_id(name), [*(usual * value for value in NOISY), 30 * usual]) == [10]
 
 
 def test_every_rule_says_why_and_what_to_look_at() -> None:

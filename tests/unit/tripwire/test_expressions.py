@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rldbg.core import UsageError
-from rldbg.tripwire.expressions import WatchExpression
+from rldbg.tripwire.expressions import CannotEvaluate, WatchExpression
 
 VALUES = {"reward": 0.2, "length": 300.0, "actor/pg_loss": -0.1, "kl": math.nan}
 USUAL = {"reward": 0.6, "length": 100.0}
@@ -23,7 +23,6 @@ USUAL = {"reward": 0.6, "length": 100.0}
         ("abs(actor_pg_loss) > 0.05", True),
         ("isnan(kl)", True),
         ("max(reward, kl) > 1", False),
-        ("reward / (length - 300) > 1", False),
         ("not_logged > 0", False),
     ],
 )
@@ -47,4 +46,16 @@ def test_expressions(text: str, holds: bool) -> None:
 )
 def test_what_is_not_an_expression_over_measures_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"expression|function|arguments"):
+        WatchExpression(text)
+
+
+@pytest.mark.parametrize("text", ["reward / (length - 300) > 1", "kl < 1 or 1 / (reward - reward) > 0"])
+def test_what_cannot_be_computed_says_why(text: str) -> None:
+    with pytest.raises(CannotEvaluate, match="float division by zero"):
+        WatchExpression(text).holds(VALUES, USUAL)
+
+
+@pytest.mark.parametrize("text", ["1/0 > 1", "reward > 1 and max(reward, 1 / (2 - 2)) > 0", f"isnan({10**400})"])
+def test_errors_of_constants_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"invalid expression: .*(by zero|too large)"):
         WatchExpression(text)

@@ -19,8 +19,9 @@ import pytest
 import rldbg
 from rldbg.cli.watch import command
 from rldbg.core import ExitCode, Identity, Run, UsageError
-from rldbg.recording import Recorder, give_orders
+from rldbg.recording import Recorder, give_orders, note_judged
 from rldbg.recording.recorder import orders as orders_module
+from rldbg.recording.recorder.checked_steps import CheckedSteps
 from rldbg.recording.recorder.orders import Orders
 from rldbg.tripwire import Event, EventLog, Watcher, WatcherProcess, WatchSettings
 from rldbg.tripwire import watcher as watcher_module
@@ -63,6 +64,99 @@ def test_the_ring_keeps_the_last_steps_and_those_around_an_event(tmp_path: Path)
     assert (event.rule, event.step, event.pinned) == ("grad-norm-jump", 12, (10, 11, 12, 13, 14))
     assert kept(folder) == [10, 11, 12, 13, 14, 25, 26, 27, 28, 29]
     assert EventLog(folder).new() == [event]
+
+
+def test_steps_around_an_event_stay_however_far_the_checks_are_behind(tmp_path: Path) -> None:
+    """The recorder hears of a pin at the very moment when it may remove the step, not at the end of a later one."""
+    with Recorder(tmp_path, keep_last=5) as recorder:
+        (tmp_path / ".watch").mkdir()
+        for step in range(38):
+            record_steps(recorder, range(step, step + 1), **({"grad_norm": 50.0} if step == 30 else {}))
+        watcher = Watcher(tmp_path, WatchSettings(keep=5))
+        watcher.look()  # all at once: no step ends between the pin and the removal
+        recorder.record("training_metrics", step=38, metrics=noisy(38))
+        recorder.flush()
+    (event,) = watcher.events
+    assert event.pinned == (28, 29, 30, 31, 32)
+    assert set(event.pinned) <= set(kept(tmp_path))
+
+
+def test_a_step_before_one_that_is_not_checked_stays(tmp_path: Path) -> None:
+    """The next step to be checked may pin it."""
+    (tmp_path / ".watch").mkdir()
+    with Recorder(tmp_path, keep_last=5) as recorder:
+        record_steps(recorder, range(20))
+        note_judged(tmp_path, 17, around=2, pinned=[3, 4])
+        record_steps(recorder, range(20, 25))
+    assert kept(tmp_path) == [3, 4, *range(16, 25)]
+
+
+def test_an_event_names_only_the_steps_that_are_still_there(tmp_path: Path) -> None:
+    with Recorder(tmp_path, keep_last=1) as recorder:
+        (tmp_path / ".watch").mkdir()
+        record_steps(recorder, range(9), cost=1.0)  # eight are kept unchecked, so 0 is gone
+    watcher = Watcher(tmp_path, WatchSettings(when=("cost > 0",)))
+    watcher.look(ended=True)
+    (event,) = watcher.events
+    assert (event.step, event.pinned) == (1, (1, 2, 3))
+    assert "; steps 1 to 3 are kept; step 0 is gone: removed before the checks came to step 1; look:" in event.message
+
+
+def test_a_step_that_is_pinned_while_it_is_about_to_go_stays(tmp_path: Path, monkeypatch) -> None:
+    """The recorder says which steps go, then reads the pins again."""
+    say = CheckedSteps.remove_unchecked
+
+    def pinned_meanwhile(checks: CheckedSteps, steps: list[int]) -> None:
+        note_judged(tmp_path, -1, pinned=[0])
+        say(checks, steps)
+
+    (tmp_path / ".watch").mkdir()
+    monkeypatch.setattr(CheckedSteps, "remove_unchecked", pinned_meanwhile)
+    with Recorder(tmp_path, keep_last=1) as recorder:
+        record_steps(recorder, range(10))
+    assert kept(tmp_path) == [0, *range(2, 10)]
+
+
+def test_the_ring_is_trimmed_once_the_checks_have_caught_up(tmp_path: Path) -> None:
+    (tmp_path / ".watch").mkdir()
+    with Recorder(tmp_path, keep_last=5) as recorder:
+        for step in range(30):
+            record_steps(recorder, range(step, step + 1), **({"grad_norm": 50.0} if step == 12 else {}))
+    assert len(kept(tmp_path)) == 30
+    Watcher(tmp_path, WatchSettings(keep=5)).look(ended=True)
+    assert len(kept(tmp_path)) == 30, "who reads a recording removes nothing"
+    Watcher(tmp_path, WatchSettings(keep=5), beside_training=True).look(ended=True)
+    assert kept(tmp_path) == [10, 11, 12, 13, 14, 25, 26, 27, 28, 29]
+    assert {finding.id for finding in rldbg.open(tmp_path).verify()} == {"deleted"}
+
+
+def test_a_recorder_that_closes_after_the_checks_trims_the_ring_itself(tmp_path: Path) -> None:
+    (tmp_path / ".watch").mkdir()
+    with Recorder(tmp_path, keep_last=5) as recorder:
+        record_steps(recorder, range(30))
+        Watcher(tmp_path, WatchSettings(keep=5)).look(ended=True)
+        assert len(kept(tmp_path)) == 30
+    assert kept(tmp_path) == [25, 26, 27, 28, 29]
+
+
+def test_steps_that_went_unchecked_are_said_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / ".watch").mkdir()
+    watcher = Watcher(tmp_path, beside_training=True)
+    with Recorder(tmp_path, keep_last=1) as recorder:
+        record_steps(recorder, range(9))
+        watcher.look()
+        record_steps(recorder, range(9, 19))
+        watcher.look()
+        watcher.look()
+        assert [note[:30] for note in watcher.notes] == ["step 0 was removed unchecked: "]
+        record_steps(recorder, range(19, 39))
+    watcher.look(ended=True)
+    lost = 39 - len(watcher._checked)
+    assert lost > 1 and watcher.steps == len(watcher._checked)
+    assert watcher.notes[1].startswith(f"{lost} steps were removed unchecked: steps came faster than the checks (")
+    assert EventLog(tmp_path).new_notes() == watcher.notes
+    command.main([str(tmp_path)], standalone_mode=False)
+    assert f"{lost} steps were removed unchecked" in capsys.readouterr().out
 
 
 def test_a_rule_that_fires_again_and_again_does_not_fill_the_disk(tmp_path: Path) -> None:
@@ -252,6 +346,26 @@ def test_a_name_in_an_expression_that_no_step_has_is_noted_once(tmp_path: Path) 
     assert note.endswith("none of 8 steps has rewrad; did you mean 'reward'?")
 
 
+def test_an_expression_that_cannot_be_evaluated_is_noted_once(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        record_steps(recorder, range(4), cost=0.0)
+        record_steps(recorder, range(4, 6), cost=1.0)
+    watcher = Watcher(tmp_path, WatchSettings(when=("1 / cost > 0.5",)))
+    watcher.look(ended=True)
+    (note,) = EventLog(tmp_path).new_notes()
+    assert note.startswith("1 / cost > 0.5 cannot be evaluated at step 0 (float division by zero; cost 0)")
+    assert [event.step for event in watcher.events] == [4]
+
+
+def test_a_folder_that_cannot_be_written_never_harms_training(tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").touch()
+    with rldbg.watch(tmp_path / "file" / "recording") as watch:
+        for step in range(3):
+            watch.log(step, {"reward": 0.5})
+    assert watch.close() == []
+    assert capsys.readouterr().err.count("rldbg: watch: no step is checked, training continues: ") == 1
+
+
 @pytest.mark.parametrize(("records_losses", "command"), [(False, "rldbg show"), (True, "rldbg check")])
 def test_the_command_looks_at_what_the_step_holds(tmp_path: Path, records_losses: bool, command: str) -> None:
     with Recorder(tmp_path) as recorder:
@@ -332,7 +446,7 @@ def test_what_a_watcher_would_refuse_is_refused_before_it_is_started(tmp_path: P
 
 def test_a_rank_stops_at_the_end_of_the_step_after_it_met_the_order(tmp_path: Path) -> None:
     with Recorder(tmp_path) as recorder:
-        give_orders(tmp_path, pin=[1], stop="1", reason="reward-drop at step 1")
+        give_orders(tmp_path, stop="1", reason="reward-drop at step 1")
         recorder.record("loss", step=1, micro=0, loss=0.1)
         recorder.end_step(1)
         recorder.record("loss", step=2, micro=0, loss=0.1)
@@ -343,7 +457,7 @@ def test_a_rank_stops_at_the_end_of_the_step_after_it_met_the_order(tmp_path: Pa
 
 def test_two_recorders_of_a_thread_stop_it_once(tmp_path: Path) -> None:
     with Recorder(tmp_path) as recorder, Recorder(tmp_path) as capsules:
-        give_orders(tmp_path, pin=[], stop="0", reason="")
+        give_orders(tmp_path, stop="0", reason="")
         recorder.end_step(0)
         with pytest.raises(SystemExit):
             recorder.end_step(1)
@@ -354,7 +468,7 @@ def test_two_recorders_of_a_thread_stop_it_once(tmp_path: Path) -> None:
 def test_ranks_in_lockstep_stop_at_the_end_of_the_same_step(tmp_path: Path, seed: int) -> None:
     """Whenever the order comes and whoever meets it first: a rank ends a step only when all have begun it."""
     random = Random(seed)
-    ranks = [Orders(tmp_path, lambda _step: None) for _ in range(4)]
+    ranks = [Orders(tmp_path) for _ in range(4)]
     ended, stopped = [-1] * 4, [-1] * 4
     order_at = random.randrange(12)
     with pytest.MonkeyPatch.context() as patch:
@@ -362,7 +476,7 @@ def test_ranks_in_lockstep_stop_at_the_end_of_the_same_step(tmp_path: Path, seed
         patch.setattr(orders_module, "_is_first", lambda _path, _stop: True)
         for turn in range(200):
             if turn == order_at:
-                give_orders(tmp_path, pin=[], stop="7", reason="")
+                give_orders(tmp_path, stop="7", reason="")
             running = [rank for rank in range(4) if stopped[rank] < 0 and ended[rank] <= min(ended)]
             if not running:
                 break
@@ -377,7 +491,7 @@ def test_one_stop_serves_all_events_before_it(tmp_path: Path) -> None:
     """A jump of several measures in one step, or in the steps until ranks stop, is one stop; a later one is another."""
     watcher = Watcher(tmp_path, WatchSettings(stop=True))
     event = Event("a", 5, "step 5", "", "", "", stops=True)
-    orders = Orders(tmp_path, lambda _step: None)
+    orders = Orders(tmp_path)
     stops = []
     for judged in (5, 6, 9):
         watcher._judged = judged
@@ -414,6 +528,15 @@ def test_measures_of_samples_count_before_what_was_logged(tmp_path: Path) -> Non
     assert (values["reward"], values["length"], values["entropy"], values["grad_norm"]) == (0.5, 3.0, 0.5, 2.0)
     assert places["length"] == "the longest is sample g/1"
     assert "loss" in logged and logged.isdisjoint({"reward", "length", "entropy", "grad_norm"})
+
+
+@pytest.mark.parametrize("format", ["safetensors", "pt", "jsonl"])
+def test_a_metric_that_is_none_is_missing_and_not_nan(tmp_path: Path, format: str) -> None:
+    with Recorder(tmp_path, format=format) as recorder:
+        recorder.record("training_metrics", step=0, metrics={"reward": None, "loss": math.nan, "kl": math.inf})
+    values, _, _ = measure(rldbg.open(tmp_path), 0)
+    assert "reward" not in values
+    assert math.isnan(values["loss"]) and values["kl"] == math.inf
 
 
 def test_what_ranks_logged_is_averaged_unless_one_of_them_is_not_finite(tmp_path: Path) -> None:

@@ -75,7 +75,19 @@ class FileWriter:
             raise
         name = step_files.part(stem, part, self._format)
         self._journal.done([id for record in batch.records for id in record.ids], name, size, crc32)
-        for old in self._retention.added(first.key.step, name, size):
+        self._remove(self._retention.added(first.key.step, name, size))
+
+    def remove_checked(self) -> None:
+        """At the end: removes old steps that were checked since, and leaves the others to the process that checks."""
+        checks, left = self._retention.checks, self._retention.left()
+        if not left or checks is None or checks.read() is None:
+            return
+        # Handed over before the last look at what is checked: one of both sides sees what the other has written.
+        checks.hand_over(self._journal.path, left)
+        self._remove(self._retention.checked_since())
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for old in names:
             Path(self._path(old)).unlink(missing_ok=True)
             self._journal.delete(old, "retention")
 

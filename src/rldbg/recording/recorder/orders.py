@@ -1,6 +1,6 @@
 """Orders to recorders while they record: RECORDING/.watch/orders.json, which `rldbg watch` replaces as a whole.
 
-    {"pin": [steps], "stop": name or null, "reason": "..."}
+    {"stop": name or null, "reason": "..."}
 
 A recorder looks for it at the end of each step: one call of `stat`, and a read when it has changed. The first recorder
 that sees a new `stop`, at the end of step N, writes N + 1 into RECORDING/.watch/stop-NAME, and all ranks stop at the
@@ -11,27 +11,23 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 
 from rldbg import agent
+from rldbg.recording.recorder.checked_steps import WATCH_FOLDER, forget_checks
 
-WATCH_FOLDER = ".watch"
-"""Folder of `rldbg watch` in a recording. Layouts ignore it."""
-_JUDGED = "judged"
 _FILE = "orders.json"
 _STOP = "stop-"
 _STOPPED = "_rldbg_stopped"
 
 
-def give_orders(recording: Path, *, pin: Iterable[int], stop: str | None, reason: str) -> None:
+def give_orders(recording: Path, *, stop: str | None, reason: str) -> None:
     """Replaces the orders; recorders obey them when their current step ends. Ranks stop once per name."""
     folder = recording / WATCH_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{_FILE}.{os.getpid()}"
-    orders = {"pin": sorted(set(pin)), "stop": stop, "reason": reason}
-    temporary.write_text(json.dumps(orders), encoding="utf-8")
+    temporary.write_text(json.dumps({"stop": stop, "reason": reason}), encoding="utf-8")
     temporary.replace(folder / _FILE)
 
 
@@ -45,45 +41,27 @@ def stop_step(recording: Path | str, stop: str) -> int | None:
     return int(text) if text else None
 
 
-def note_judged(recording: Path, step: int) -> None:
-    """RECORDING/.watch/judged: the last step that `rldbg watch` has checked. Recorders keep later steps."""
-    folder = recording / WATCH_FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{_JUDGED}"
-    temporary.write_text(f"{step}\n", encoding="utf-8")
-    temporary.replace(folder / _JUDGED)
-
-
-def last_judged(recording: Path) -> int | None:
-    """-1 before the first one; None where nothing watches."""
-    folder = recording / WATCH_FOLDER
-    try:
-        return int((folder / _JUDGED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return -1 if folder.is_dir() else None
-
-
 def forget_orders(recording: Path) -> None:
     """Ignores orders left by an earlier run."""
     folder = recording / WATCH_FOLDER
-    for file in [*folder.glob(f"{_STOP}*"), folder / _FILE, folder / _JUDGED]:
+    for file in [*folder.glob(f"{_STOP}*"), folder / _FILE]:
         file.unlink(missing_ok=True)
+    forget_checks(recording)
 
 
 class Orders:
     """What one recorder has been told."""
 
-    def __init__(self, recording: Path, pin: Callable[[int], None]) -> None:
+    def __init__(self, recording: Path) -> None:
         self._recording = str(recording)
         self._path = str(recording / WATCH_FOLDER / _FILE)
-        self._pin = pin
         self._stamp = (0, 0)
         self._stop: str | None = None
         self._last: int | None = None
         self._reason = ""
 
     def obey(self, step: int) -> None:
-        """At the end of a step: pins what is asked for, and stops this process if its last step has come."""
+        """At the end of a step: stops this process if its last step has come."""
         try:
             facts = os.stat(self._path)  # noqa: PTH116 - once per step of every recorder
         except OSError:
@@ -110,8 +88,6 @@ class Orders:
     def _read(self) -> None:
         with open(self._path, encoding="utf-8") as file:
             orders = json.load(file)
-        for step in orders["pin"]:
-            self._pin(step)
         self._reason = orders["reason"]
         if orders["stop"] != self._stop:
             self._stop, self._last = orders["stop"], None

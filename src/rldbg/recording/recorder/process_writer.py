@@ -12,10 +12,10 @@ from rldbg.core import Identity
 from rldbg.recording.journal import JournalWriter
 from rldbg.recording.recorder.arena import Arena
 from rldbg.recording.recorder.batcher import Batcher, QueuedRecord
+from rldbg.recording.recorder.checked_steps import CheckedSteps
 from rldbg.recording.recorder.device import Devices
 from rldbg.recording.recorder.file_writer import FileWriter
 from rldbg.recording.recorder.memory import ArenaMemory, HeapMemory, NoRoom, SnapshotMemory, TooLarge
-from rldbg.recording.recorder.orders import last_judged
 from rldbg.recording.recorder.pipeline import Pipeline
 from rldbg.recording.recorder.record_header import RecordHeader
 from rldbg.recording.recorder.retention import Retention
@@ -50,10 +50,11 @@ class ProcessWriter:
             settings.budget_bytes,
             settings.keep_last,
             settings.pinned_steps,
-            lambda: last_judged(settings.directory),
+            CheckedSteps(settings.directory, self._journal.writer),
         )
+        self._file_writer = FileWriter(settings.directory, settings.format, identity, self._journal, self._retention)
         self._pipeline = Pipeline(
-            file_writer=FileWriter(settings.directory, settings.format, identity, self._journal, self._retention),
+            file_writer=self._file_writer,
             journal=self._journal,
             batcher=Batcher(settings.gather_s, min(settings.buffer_bytes // 2, _MOST_GATHERED_BYTES)),
             warn_once=warn_once,
@@ -108,6 +109,8 @@ class ProcessWriter:
             self._pipeline.close()
             if finished:
                 self._devices.close()
+                with contextlib.suppress(OSError):
+                    self._file_writer.remove_checked()
                 with contextlib.suppress(OSError):
                     self._journal.close(release=has_turn)
                 if has_turn:

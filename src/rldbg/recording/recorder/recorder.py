@@ -50,7 +50,7 @@ class Recorder:
         self._sample_ids = SampleIds()
         self._closed = False
         self._signalled_at = -math.inf
-        self._orders = Orders(settings.directory, self.pin)
+        self._orders = Orders(settings.directory)
         self._unopened: str | None = None
         self._writer: ProcessWriter | None = None
         self._process_end: ProcessEnd | None = None
