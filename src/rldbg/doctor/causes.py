@@ -100,6 +100,10 @@ def _confidence_of(
     if rivals and len(rivals) < len(judgement.causes):  # it is one of the causes itself
         level = min(level, 1)
         why.append(f"other causes were found too: {', '.join(other.entry.id for other in rivals)}")
+    told = sighting.entry.variant_in([hit.text for hit in sighting.hits])
+    if told is not None and told[0].unsure:
+        level = min(level, 1)
+        why.append("the line says what failed, and not why")
     if sighting.survived:
         level = 0
         why.append("training continued after it")

@@ -16,7 +16,7 @@ Confidence = Literal["high", "medium", "low"]
 
 _ENDS = {
     LAST_ERROR: "the log ends with an error, and no known failure matches it",
-    STILL_TRYING: "the log ends while the program is still trying, and does not say why it fails",
+    STILL_TRYING: "the log ends while the program is still trying",
 }
 
 

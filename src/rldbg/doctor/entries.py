@@ -133,6 +133,8 @@ class ExceptionFamily(_Model):
     within: Regex | None = None
     """Matches one of the frames, however far out: what the program was doing."""
     not_within: Regex | None = None
+    other_work: Regex | None = None
+    """Matches functions that do something else, whatever the file or the folder is called that they are in."""
     asked_last: bool = False
     """It only says whose code failed: every other family says more."""
     yields: bool = False
@@ -166,6 +168,8 @@ class Variant(_Model):
     cause: str | None = None
     fix: list[str] | None = None
     """Instead of those of the entry, which it has where these are not given."""
+    unsure: bool = False
+    """It says what failed and not why, so it is never said with high confidence."""
 
     @model_validator(mode="after")
     def _groups_exist(self, info: ValidationInfo) -> "Variant":

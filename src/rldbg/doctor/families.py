@@ -1,12 +1,18 @@
 """Exceptions without an entry of their own, classified by their type and by where they were raised."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rldbg.doctor.cleaning import without_environment
 from rldbg.doctor.entries import ExceptionFamily, KnownFailure
 from rldbg.doctor.evidence import Failure
 from rldbg.doctor.expressions import Expression
-from rldbg.doctor.frames import raising_frames
+from rldbg.doctor.frames import is_of_program, raising_frames
+
+_IN = " in "
+"""Between the file and the function of a frame."""
+_BARE = re.compile(r"[\w.]+(?:: assert .*)?$")
+"""An exception without words of its own: its type, or what it asserted."""
 
 
 def family_of(failure: Failure, entries: Iterable[KnownFailure]) -> KnownFailure | None:
@@ -46,6 +52,23 @@ def _fits(family: ExceptionFamily, frames: Sequence[str]) -> bool:
     return family.not_within is None or not is_within(family.not_within)
 
 
+def _is_there(family: ExceptionFamily, place: Expression, frame: str, failure: Failure) -> bool:
+    """Whether a frame is where exceptions of a family are raised.
+
+    The name of a file or folder of a program says what most of its functions are about, not what this one does: it is
+    not enough for an exception that says nothing, nor for a function that does other work.
+    """
+    found = place.search(frame)
+    if found is None:
+        return False
+    is_narrow = family.frames is not None and family.other_work is None
+    function = frame.rpartition(_IN)[2]
+    if is_narrow or not is_of_program(frame) or _IN in found[0] or place.search(_IN + function):
+        return True
+    is_other = family.other_work is not None and bool(Expression(family.other_work).search(function))
+    return not (is_other or _BARE.match(failure.headline))
+
+
 def _families_of(failure: Failure, entries: Iterable[KnownFailure]) -> list[tuple[KnownFailure, ExceptionFamily]]:
     """All families of an exception: those that only say whose code failed last, and the nearer a family's place is to
     where it was raised, the earlier; of one place first those that are only for so many frames."""
@@ -61,7 +84,12 @@ def _families_of(failure: Failure, entries: Iterable[KnownFailure]) -> list[tupl
             continue
         place = Expression(family.raised_in)
         depth = next(
-            (depth for depth, frame in enumerate(frames[: family.frames or raising]) if place.search(frame)), None
+            (
+                depth
+                for depth, frame in enumerate(frames[: family.frames or raising])
+                if _is_there(family, place, frame, failure)
+            ),
+            None,
         )
         if depth is not None:
             is_narrow = family.frames is not None and not family.asked_last

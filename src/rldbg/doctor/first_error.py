@@ -8,7 +8,7 @@ from rldbg.doctor.echoes import original_of
 from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, Hit, LogEvidence
 from rldbg.doctor.failures import is_wrapper
-from rldbg.doctor.frames import asks
+from rldbg.doctor.frames import asks, is_go_between
 from rldbg.doctor.judgement import Sighting
 from rldbg.doctor.library import Library
 from rldbg.doctor.order import announces
@@ -93,10 +93,12 @@ def _fails_before(failure: Failure, evidence: LogEvidence, counted: Sequence[Hit
 
 def _frames_right_below(failure: Failure, failures: Sequence[Failure]) -> tuple[str, ...]:
     """For an exception without a traceback, the frames of the next process whose own exception was cut off; if it is
-    known which process raised it, of one that is called so."""
+    known which process raised it, of one that is called so. Where that one only waited for others, it did not raise
+    it."""
     cut = (other for other in failures if other.kind == HEADLESS and other.place.file == failure.place.file)
     alike = (other for other in cut if failure.place.speaker.name in ("", other.place.speaker.name))
-    return next((f.frames for f in alike if 0 < f.place.line - failure.place.line <= _CHAIN_LINES), ())
+    near = (f.frames for f in alike if 0 < f.place.line - failure.place.line <= _CHAIN_LINES)
+    return next((frames for frames in near if not (frames and is_go_between(frames[-1]))), ())
 
 
 def _follows_from(failure: Failure, known: Sequence[Failure]) -> bool:

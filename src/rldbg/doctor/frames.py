@@ -21,12 +21,22 @@ _SERVES_ANY = CALLS_THROUGH | {
 }
 """Libraries of general use: what they raise is mostly about what they were given."""
 
+_GO_BETWEEN = re.compile(
+    r" in __(?:getattr|getattribute|setattr|delattr)__$"
+    r"|(?:^|/)ray/(?:_private/(?:client_mode_hook|auto_init_hook|worker)|util/tracing/tracing_helper|remote_function|"
+    r"actor)\.py:"
+)
 _FOLDERS = 4
 
 
 def is_standard(frame: str) -> bool:
     """Whether a frame is of Python itself, or of compiled code."""
     return bool(_STANDARD.search(frame))
+
+
+def is_go_between(frame: str) -> bool:
+    """Whether a frame only looks a name up for whoever asks, or is of Ray while it waits for another process."""
+    return bool(_GO_BETWEEN.search(frame))
 
 
 def is_own_code(frame: str) -> bool:
@@ -37,7 +47,8 @@ def is_own_code(frame: str) -> bool:
 def decider(failure: Failure) -> str:
     """The package to ask about an exception: the innermost one that is no library of general use; such a library where
     the user's own code called it."""
-    inner = [(package_of(frame), frame) for frame in reversed(failure.frames) if not is_standard(frame)]
+    frames = [frame for frame in reversed(failure.frames) if not (is_standard(frame) or is_go_between(frame))]
+    inner = [(package_of(frame), frame) for frame in frames]
     for package, _frame in inner:
         if not package:
             break
@@ -55,11 +66,11 @@ def raising_frames(frames: Sequence[str]) -> list[str]:
     """The frames that tell where an exception was raised, the innermost first: those of Python and of libraries, and
     the one of a framework or of the user's that called them."""
     inner = list(reversed(frames))
-    first = next((depth for depth, frame in enumerate(inner) if _is_of_program(frame)), len(inner))
+    first = next((depth for depth, frame in enumerate(inner) if is_of_program(frame)), len(inner))
     return inner[: first + 1]
 
 
-def _is_of_program(frame: str) -> bool:
+def is_of_program(frame: str) -> bool:
     """Whether a frame is of the user's code, of a framework or of an engine, and not of a library that these use."""
     installed = _INSTALLED.search(frame)
     is_library = installed and not any(installed["package"] == framework.name for framework in frameworks())
@@ -70,7 +81,7 @@ def story(failure: Failure) -> str:
     """In which function of a program an exception was raised, and from which file that was called: what the program was
     doing; empty without frames."""
     steps = [frame for frame in reversed(failure.frames) if asks(frame)]
-    raised = failure.frames[-1] if failure.frames else ""
+    raised = next((frame for frame in reversed(failure.frames) if not is_go_between(frame)), "")
     by = "" if not raised or asks(raised) or not package_of(raised) else f"raised by {_function_of(raised)}"
     if not steps:
         return by

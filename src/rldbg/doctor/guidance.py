@@ -5,15 +5,18 @@ from collections.abc import Iterator, Sequence
 
 from rldbg.doctor.candidates import CHILD_ENDED, SHOWN, candidates, confirmation
 from rldbg.doctor.clock import Stamp
-from rldbg.doctor.entries import KnownFailure
-from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, LogEnd, LogEvidence
+from rldbg.doctor.deaths import only_reports_death, steps_of_deaths
+from rldbg.doctor.entries import KnownFailure, Role
+from rldbg.doctor.evidence import PROGRAM_ENDED, STILL_TRYING, Failure, LogEnd, LogEvidence
 from rldbg.doctor.families import kind_of
 from rldbg.doctor.flight_recorder import FlightReport
-from rldbg.doctor.frames import decider, is_own_code, package_of
+from rldbg.doctor.frames import decider, is_go_between, is_own_code, package_of
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
 from rldbg.doctor.mentions import Mention
+from rldbg.doctor.order import announces
 from rldbg.doctor.specifics import specifics
+from rldbg.doctor.tracebacks import HEADLESS
 
 _FACTS = {
     "worker": re.compile(r"Worker ID: (?P<v>[0-9a-f]{20,})"),
@@ -22,11 +25,11 @@ _FACTS = {
     "crashed": re.compile(r"(?:PC: @ +0x[0-9a-f]+ +\(unknown\) +|segfault at .{1,120} in )(?P<v>[\w:.+-]+)"),
 }
 _UNSAID = {
-    "worker": "<id>",
+    "worker": "",
     "node": "that node",
-    "pid": "<pid>",
-    "since": "the moment the waiting began",
+    "pid": "PID",
     "rank": "?",
+    "since": "the moment the waiting began",
     "crashed": "the library that the native stack names first",
 }
 _WORK = re.compile(
@@ -42,6 +45,7 @@ _NO_TRACEBACK = (
     "its traceback is not in these logs: look for it in the output of the process that raised it "
     "(Ray: /tmp/ray/session_latest/logs/worker-*.err on its node; SLURM: srun --output=task-%t.log), and give that too"
 )
+_CUT_OFF = "the log ends before the exception's own line: find that line in the output of the process, and give it too"
 _HYDRA_ENDED = (
     "Hydra reports that the program ended by an exception, and that one is not in these logs: read the standard error "
     "of the driver to its end; export HYDRA_FULL_ERROR=1 before the next run, so that the traceback is whole"
@@ -50,13 +54,23 @@ _OF_CHILD = (
     "it only says how a process ended that it had started: that process's own output says why (its log file, or the "
     "lines above in a longer log), and give that too"
 )
+_DIVIDES = re.compile(r" in \w*(?:batch|boundar|chunk|split|shard|partition|dispatch)\w*$")
+_ROWS = (
+    "the function divides rows: compare how many it got with the batch sizes and the number of ranks; a last batch "
+    "that is smaller, filtered rows, or an evaluation set that is no multiple of the batch size are usual"
+)
+_OF_ROWS = re.compile(r"(?i)\b\w*(?:dataset|feature|example|sample|row|record|item)s?(?:\[\w+\])?\[(?!\d+\]$)")
+_COLUMN = (
+    "possible cause: the rows of this split have no such column (it was not tokenised or mapped as the other one was, "
+    "or its columns have other names); to confirm it run: print(dataset.column_names) for every split"
+)
 _HINTS = (
     (
         r"has no attribute|unexpected keyword|positional argument",
         "compare the releases of both packages at that line",
     ),
+    (r"^AssertionError(?:$|: assert )", "read the condition at that line; print both sides of it"),
     (r"(?i)shape|size|dimension|broadcast", "print the shapes at that line on every rank"),
-    (r"^AssertionError", "read the condition at that line; print both sides of it"),
     (r"(?i)cuda|cublas|cudnn|hip ", "export CUDA_LAUNCH_BLOCKING=1 and run again: the trace then names the call"),
 )
 
@@ -80,6 +94,8 @@ def next_steps(
         yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}: {failure.headline}"
         if CHILD_ENDED.search(failure.message):
             yield _OF_CHILD
+        if failure.kind == STILL_TRYING and failure.more:
+            yield f"above it the log says: {failure.more[0]}"
         yield from reading(failure, library)
     yield from _reporting_ranks(judgement, evidence)
     yield from _silence(judgement, evidence)
@@ -88,8 +104,12 @@ def next_steps(
         if any(wait.file == place.file and wait.until < place.offset for place in limits):
             said = wait.said[:_SAID_SHOWN]
             yield f"before the end {wait.file} says again and again: {said}: look why what it waits for never came"
+    deaths = list(steps_of_deaths(judgement))
+    yield from deaths
     seen: set[str] = set()
     for sighting in judgement.fallout:
+        if (deaths and only_reports_death(sighting)) or _repeats(sighting, judgement.first_error):
+            continue
         for template in sighting.entry.look:
             if says is not None and asks_nccl(sighting.entry):
                 step = f"NCCL itself says at {says.file}:{says.line}: {says.text}"
@@ -106,8 +126,19 @@ def next_steps(
         yield f"possible cause: {other.entry.title} ({other.entry.id}); {place.file}:{place.line} reports it, but " + (
             "the exception above ended the program: look whether what failed there was needed for it"
         )
-    for entry in candidates(judgement, library, evidence, says):
+    for entry in () if deaths else candidates(judgement, library, evidence, says):
         yield f"possible cause: {entry.title} ({entry.id}); {confirmation(entry)}"
+
+
+def _repeats(sighting: Sighting, failure: Failure | None) -> bool:
+    """Whether a symptom only announces, or comes after, an exception with a traceback that is told already: it is not
+    looked for elsewhere."""
+    if failure is None or not failure.frames or not failure.message:
+        return False
+    return sighting.entry.role is Role.SYMPTOM and all(
+        announces(hit, failure) or (hit.place.file == failure.place.file and hit.place.offset >= failure.place.offset)
+        for hit in sighting.hits
+    )
 
 
 def _is_ended(evidence: LogEvidence) -> bool:
@@ -135,7 +166,10 @@ def _filled(template: str, sighting: Sighting) -> str:
     if sighting.entry.category != "ray":
         own |= {"pid": speaker.pid, "node": speaker.node, "rank": speaker.rank}
     values = _UNSAID | {key: value for key, value in own.items() if value} | facts
-    return re.sub(r"\{(worker|node|pid|since|rank|crashed)\}", lambda match: values[match[1]], template)
+    said = own.keys() & {name for name, value in own.items() if value} | facts.keys()
+    known = template if "pid" in said else template.replace(" (pid {pid})", "")
+    known = known if "rank" in said else known.replace("rank {rank}", "that rank")
+    return re.sub(r"\{(worker|node|pid|since|rank|crashed)\}", lambda match: values[match[1]], known)
 
 
 def _reporting_ranks(judgement: Judgement, evidence: LogEvidence) -> Iterator[str]:
@@ -184,7 +218,7 @@ def reading(failure: Failure, library: Library) -> Iterator[str]:
     """Steps in the order in which they are worth trying; without a traceback, where it may be."""
     if said := specifics(failure):
         yield said
-    raised = failure.frames[-1] if failure.frames else ""
+    raised = next((frame for frame in reversed(failure.frames) if not is_go_between(frame)), "")
     own = next((frame for frame in reversed(failure.frames) if is_own_code(frame)), "")
     is_of_package = any(map(package_of, failure.frames))
     if raised and own == raised:
@@ -200,7 +234,13 @@ def reading(failure: Failure, library: Library) -> Iterator[str]:
         yield _NO_TRACEBACK
     if hint and (raised or is_lone):
         yield hint
-    if is_of_package or is_lone:
+    if failure.kind == "KeyError" and _OF_ROWS.search(failure.code):
+        yield _COLUMN
+    if _DIVIDES.search(raised) and failure.headline.startswith("AssertionError"):
+        yield _ROWS
+    if failure.kind == HEADLESS:
+        yield _CUT_OFF
+    elif is_of_package or is_lone:
         whose = decider(failure) or "the program that raised it"
         yield f"search the issues of {whose} for: {search_words(failure)}"
 

@@ -11,7 +11,7 @@ from rldbg.doctor.evidence import LAST_ERROR, STILL_TRYING, EndlessWait, Failure
 from rldbg.doctor.failures import is_error_line, skeleton
 from rldbg.doctor.log_places import LogPlaces
 from rldbg.doctor.sources import Chunk
-from rldbg.doctor.standing import is_tried_again
+from rldbg.doctor.standing import is_tried_again, level_of
 from rldbg.doctor.tracebacks import cut_traceback
 from rldbg.doctor.window import LogWindow
 
@@ -20,6 +20,7 @@ _BAR = re.compile(r"(?<![\d.])(?P<done>[\d.]{1,9}[kMGT]?)/(?P<total>[\d.]{1,9}[k
 """How progress bars count items, and bytes."""
 _WAITS = re.compile(r"(?i)\b(?:wait(?:ing|s)?|polling|not (?:yet )?ready|ready ?[=:] ?false)\b")
 _NATIVE_STACK = re.compile(r"frame #\d+: |Exception raised from \w+ at |\s*$")
+_FATAL = ("CRITICAL", "FATAL")
 _LISTED_LINES = 400
 _STAMPED_BYTES = 65536
 _STAMPED_LINES = 400
@@ -62,7 +63,8 @@ class LogTail:
         ends += [(STILL_TRYING, window) for window in _still_trying(last)]
         for kind, window in ends:
             said = window.line.text.strip()[:300]
-            yield Failure(kind, said, self._places.at(window), is_crash=is_ending(window.line))
+            more = tuple(_fatal_above(last)) if kind == STILL_TRYING else ()
+            yield Failure(kind, said, self._places.at(window), more=more, is_crash=is_ending(window.line))
 
     def _above_last_list(self) -> Iterator[LogWindow]:
         """The error whose list of items, indented under its colon, is all that the log ends with."""
@@ -102,6 +104,12 @@ class LogTail:
         data = bytes(self._chunk.data[-_STAMPED_BYTES:]) if self._chunk is not None else b""
         stamps = (self._places.stamp_of(clean(raw[:600]).text) for raw in reversed(data.splitlines()[-_STAMPED_LINES:]))
         return next((stamp for stamp in stamps if stamp), None)
+
+
+def _fatal_above(last: Sequence[LogWindow]) -> Iterator[str]:
+    """The nearest line that its own logger calls fatal: a program may quote what another one tries again."""
+    texts = (window.line.text.strip() for window in last)
+    yield from islice((text[:300] for text in texts if level_of(text) in _FATAL), 1)
 
 
 def _still_trying(last: Sequence[LogWindow]) -> list[LogWindow]:

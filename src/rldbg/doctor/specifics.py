@@ -2,28 +2,32 @@
 memory, which address was refused."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rldbg.doctor.cleaning import without_environment
+from rldbg.doctor.deaths import who_died
 from rldbg.doctor.evidence import Failure
 from rldbg.doctor.exception_lines import last_error
-from rldbg.doctor.frames import CALLS_THROUGH, asks, is_standard, package_of, short
+from rldbg.doctor.frames import CALLS_THROUGH, package_of, short
+from rldbg.doctor.interfaces import interface
 from rldbg.doctor.signals import sender_of
 
-_PROXY = re.compile(r"['\"](?:ActorHandle|\w*Proxy|\w*Mock)['\"] object has no attribute")
-"""Objects that have what the class behind them has."""
-_ARGUMENT = re.compile(
-    r"(?P<callee>[\w.<>]+)\(\) (?:got an unexpected keyword argument ['\"](?P<extra>\w+)['\"]"
-    r"|missing \d+ required (?:positional|keyword-only) arguments?: (?P<missing>['\"]\w+['\"](?:.{0,80}['\"])?)"
-    r"|takes (?P<takes>.{1,40}?) positional arguments? but (?P<given>\d+) )"
+_PREFIX = re.compile(
+    r"['\"\s.](?P<prefix>base_model(?:\.model)?|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=[.'\"])"
+    r"|(?P<lora>\.(?:lora_[AB]|base_layer)\b)"
 )
-_ATTRIBUTE = re.compile(
-    r"(?:(?P<kind>module|type object) )?['\"](?P<owner>[\w.]+)['\"](?: object)? has no attribute "
-    r"['\"](?P<name>\w+)['\"]"
-)
-_BUILT_IN = frozenset({"NoneType", "str", "dict", "list", "tuple", "int", "float", "bool", "bytes", "set", "function"})
-_IMPORT = re.compile(r"cannot import name ['\"](?P<name>\w+)['\"] from ['\"](?P<owner>[\w.]+)['\"]")
-_MODULE = re.compile(r"No module named ['\"](?P<owner>\w+)(?P<rest>\.[\w.]+)['\"]")
+_OF_PREFIX = {
+    "base_model": "base_model. is the prefix of PEFT: the names are those of a model in its LoRA wrapper",
+    "_orig_mod": "_orig_mod. is the prefix of torch.compile: the names are those of a compiled model",
+    "_fsdp_wrapped_module": "_fsdp_wrapped_module. is the prefix of FSDP: the names are those of its wrapper",
+    "_checkpoint_wrapped_module": "_checkpoint_wrapped_module. is the prefix of activation checkpointing's wrapper",
+    "": "lora_A, lora_B and base_layer are names of PEFT: the model is still in its LoRA wrapper",
+}
+_OF_NAMES = re.compile(r"(?i)parameter|state_dict|weight|module|\bkeys?\b|KeyError")
+_LISTS = re.compile(r"(?i)missing keys?\b(?P<missing>.{1,2000}?)unexpected keys?\b(?P<surplus>.{1,2000})")
+_NAME = re.compile(r"['\"](?P<name>[A-Za-z_][\w.]{4,200})['\"]")
+_LONGEST_PREFIX = 40
+_LISTED = 40
 _MEMORY = r"[\d.]+ ?[KMGT]i?B"
 _OUT_OF_MEMORY = re.compile(rf"[Oo]ut of memory.{{0,40}}Tried to allocate (?P<tried>{_MEMORY})")
 _GPU = re.compile(
@@ -51,6 +55,10 @@ _OF_KERNEL = re.compile(
 _OF_LAYER = re.compile(r"/(?:models|layers|ops|kernels|attention|modules|fused_moe|quantization)/")
 _LAYERS = 3
 _EXIT_CODE = re.compile(r"\(exitcode: (?P<code>-\d{1,2})\)")
+_MISMATCH = re.compile(
+    r"(?P<one>[A-Za-z_]\w*) (?:shape|size) (?:torch\.Size\()?\[(?P<a>\d+)[^\]]*\]\)? (?:does not|doesn't|do not) match "
+    r"(?:the )?(?P<other>[A-Za-z_]\w*) (?:shape|size) (?:torch\.Size\()?\[(?P<b>\d+)[^\]]*\]"
+)
 _PRODUCT = re.compile(r"mat1 and mat2 shapes cannot be multiplied \((?P<a>\d+)x(?P<b>\d+) and (?P<c>\d+)x(?P<d>\d+)\)")
 
 
@@ -59,88 +67,13 @@ def specifics(failure: Failure) -> str:
     said = failure.headline
     if says := last_error(failure):
         return f"NCCL's last error is: {says}"
-    sentences = (each(said, failure.frames) for each in (_interface, _memory, _refused, _product, _kernel, _signal))
+    sentences = (each(said, failure.frames) for each in _TELLERS)
     shown = (
         f"{failure.headline}; the failing line is: {failure.code}"
         if failure.code and _NAMES_NO_PLACE.match(said)
         else ""
     )
     return next((sentence for sentence in sentences if sentence), shown)
-
-
-def _interface(said: str, frames: Sequence[str]) -> str:
-    if argument := _ARGUMENT.search(said):
-        if argument["extra"]:
-            what = f"{argument['callee']}() does not take the argument {argument['extra']}"
-        elif argument["missing"]:
-            what = f"{argument['callee']}() needs {argument['missing']}, which is not passed"
-        else:
-            what = f"{argument['callee']}() takes {argument['takes']} arguments and got {argument['given']}"
-        return f"{what}; {_who_calls_whom(frames)}" if frames else f"{what}."
-    if missing := _IMPORT.search(said):
-        what = f"{missing['owner']} has no {missing['name']}"
-        return _of_package(what, missing["owner"], frames)
-    if missing := _MODULE.search(said):
-        return _of_package(f"{missing['owner']} has no module {missing['rest'][1:]}", missing["owner"], frames)
-    attribute = _ATTRIBUTE.search(said)
-    if attribute is None or attribute["owner"] in _BUILT_IN:
-        return ""
-    what = f"{attribute['owner']} has no {attribute['name']}"
-    if _PROXY.search(said):
-        at = next((frame for frame in reversed(frames) if asks(frame)), "")
-        whose = package_of(at) or "your code"
-        return f"{what}: it has what the class behind it has, and {whose} made and calls both" + (
-            f"; the call is at {short(at)}." if at else "."
-        )
-    if attribute["kind"] == "module":
-        return _of_package(what, attribute["owner"], frames)
-    return f"{what}; {_who_calls_whom(frames)}" if frames else f"{what}."
-
-
-def _of_package(what: str, owner: str, frames: Sequence[str]) -> str:
-    """Where the package that lacks something is named in the message: who asks it."""
-    package = owner.partition(".")[0]
-    asking = next((frame for frame in reversed(frames) if not is_standard(frame)), "")
-    who = package_of(asking)
-    if not asking or who == package:
-        return f"{what} in the release that is installed: pip show {package}."
-    of_whom = f"{who} asks for it" if who else "your code asks for it"
-    names = " ".join(filter(None, (package, who)))
-    return f"{what} in the release that is installed; {of_whom} at {short(asking)}. Compare: pip show {names}."
-
-
-def _who_calls_whom(frames: Sequence[str]) -> str:
-    """The two packages that meet at an exception: the innermost, and the one that called it."""
-    steps = list(_packages(frames))
-    if not steps:
-        return "the log has no frame of it."
-    inner, at = steps[0]
-    outer = next(((package, frame) for package, frame in steps[1:] if package != inner), None)
-    own = f"{inner} at {short(at)}" if inner else f"your code at {short(at)}"
-    if outer is None or (not inner and not outer[0]):
-        return f"the call is of {own}" + (f", and so is all that calls it; {_UNSET.format(inner)}" if inner else ".")
-    caller = f"{outer[0]} at {short(outer[1])}" if outer[0] else f"your code at {short(outer[1])}"
-    names = " ".join(package for package in (outer[0], inner) if package)
-    fit = f"these releases do not fit each other if you changed neither: pip show {names}."
-    return f"the call is of {own}, called by {caller}; {fit}"
-
-
-_DECORATOR = re.compile(r" in (?:_?inner\w*|_?wrap\w*|_?decorat\w*|_?deco)$")
-"""How the functions are called that decorators put around others."""
-_UNSET = (
-    "no second package takes part, so a part of {} that was to provide it did not run with these settings, or its "
-    "files are of two releases: search its source for where the name is set, and for the condition around that."
-)
-
-
-def _packages(frames: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Package and frame from the innermost on; what only calls through, as packages and decorators do, is left out,
-    except where the failure is."""
-    for depth, frame in enumerate(reversed(frames)):
-        package = package_of(frame)
-        calls_through = package in CALLS_THROUGH or _DECORATOR.search(frame)
-        if not is_standard(frame) and (depth == 0 or not calls_through):
-            yield package, frame
 
 
 def _memory(said: str, _frames: Sequence[str]) -> str:
@@ -188,6 +121,17 @@ def _refused(said: str, _frames: Sequence[str]) -> str:
     return f"{nobody} port {port} of {where}."
 
 
+def _mismatch(said: str, _frames: Sequence[str]) -> str:
+    shapes = _MISMATCH.search(said)
+    if shapes is None or shapes["a"] == shapes["b"]:
+        return ""
+    more = int(shapes["a"]) - int(shapes["b"])
+    return (
+        f"{shapes['one']} has {abs(more)} rows {'more' if more > 0 else 'fewer'} than {shapes['other']} "
+        f"({shapes['a']} and {shapes['b']}): one of the two was padded, cut or split otherwise."
+    )
+
+
 def _product(said: str, _frames: Sequence[str]) -> str:
     shapes = _PRODUCT.search(said)
     if shapes is None:
@@ -206,6 +150,60 @@ def _kernel(said: str, frames: Sequence[str]) -> str:
     return f"it was reported in {layers[0]} ({file}){called}; if the report was in time, suspect its kernel first."
 
 
+def _death(said: str, _frames: Sequence[str]) -> str:
+    return f"{who} died." if (who := who_died(said)) else ""
+
+
 def _signal(said: str, _frames: Sequence[str]) -> str:
     code = _EXIT_CODE.search(said)
     return sender_of(int(code["code"])) if code else ""
+
+
+def _wrapper_of_names(said: str, _frames: Sequence[str] = ()) -> str:
+    """Which wrapper gave a name its prefix."""
+    found = _PREFIX.search(said) if _OF_NAMES.search(said) else None
+    return f"{_OF_PREFIX[(found['prefix'] or '').partition('.')[0]]}." if found else ""
+
+
+def _names_that_differ(said: str, _frames: Sequence[str] = ()) -> str:
+    """In what the names that are missing differ from those that are there instead: one prefix, or one letter's worth
+    of a part, as singular and plural do."""
+    lists = _LISTS.search(said)
+    if lists is None:
+        return ""
+    missing, surplus = (
+        [found["name"] for found in _NAME.finditer(lists[side])][:_LISTED] for side in ("missing", "surplus")
+    )
+    for one in missing:
+        for other in surplus:
+            if how := _difference(one, other):
+                return f"the names differ: {one} is missing and {other} is there, {how}."
+    return ""
+
+
+def _difference(one: str, other: str) -> str:
+    long, short = sorted((one, other), key=len, reverse=True)
+    if long.endswith(f".{short}") and len(long) - len(short) <= _LONGEST_PREFIX:
+        return f"which {'has not' if long == one else 'has'} the prefix {long[: len(long) - len(short)]}"
+    pairs = list(zip(one.split("."), other.split("."), strict=False))
+    apart = [(a, b) for a, b in pairs if a != b]
+    if one.count(".") != other.count(".") or len(apart) != 1:
+        return ""
+    a, b = apart[0]
+    is_plural = a.rstrip("s") == b.rstrip("s")
+    is_joined = a.replace("_", "") == b.replace("_", "")
+    return f"with {b} for {a}" if is_plural or is_joined else ""
+
+
+_TELLERS = (
+    interface,
+    _memory,
+    _refused,
+    _product,
+    _mismatch,
+    _names_that_differ,
+    _wrapper_of_names,
+    _kernel,
+    _signal,
+    _death,
+)

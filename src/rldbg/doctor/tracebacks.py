@@ -40,6 +40,8 @@ _SHOWN_LINES = 12
 _GARBLED_LINES = 12
 _MIXED_NAMES = re.compile(r"(?:\w*(?:Error|Exception)){2,}\W")
 """The names of the exceptions of two processes, one in the other."""
+_TWICE_SHOWN = re.compile(r"(.{4,400}?)\s+\1$")
+"""A line of code that two processes wrote into one."""
 _FRAME_PART = re.compile(r"^\s+\S|^[\s^~]+$")
 
 
@@ -101,13 +103,19 @@ def _failing_line(lines: Sequence[Line]) -> str:
     """The code that a traceback shows under its last frame."""
     last = next((at for at in reversed(range(len(lines))) if frame_in(lines[at].text)), len(lines))
     shown = _code_of(lines[last + 1]) if last + 1 < len(lines) else ""
+    twice = _TWICE_SHOWN.match(shown)
+    shown = twice[1] if twice else shown
     return "" if CARETS.match(shown) or _RAISED.match(shown) else shown[:200]
 
 
 def _garbled(lines: Sequence[Line], place: LogPlace) -> Failure | None:
     """A traceback into which several processes wrote at once: no frame can be read, but an exception's name can."""
     said = next((line.text.strip() for line in lines[:_GARBLED_LINES] if _MIXED_NAMES.match(line.text.strip())), None)
-    return Failure(HEADLESS, said[:300], place) if said else None
+    if said is None:
+        return None
+    same = as_exception(said)  # of two processes that raise the same, it is known what they raise
+    code = next((found[1] for line in lines[:_GARBLED_LINES] if (found := _TWICE_SHOWN.match(line.text.strip()))), "")
+    return Failure(same.kind, same.message, place, code=code[:200]) if same else Failure(HEADLESS, said[:300], place)
 
 
 def _shown_last(lines: Sequence[Line]) -> tuple[str, str]:

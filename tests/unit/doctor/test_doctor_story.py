@@ -442,7 +442,7 @@ def test_the_output_of_two_processes_that_crash_at_once_is_no_health(verdict):
     garbled = 'Traceback (most recent call last):\n    x = f["a"],    x = f["a"],\n\nKeyErrorKeyError: : \'a\'\n'
     found = verdict("loading\n" + garbled)
     assert found.verdict == "unknown"
-    assert "KeyErrorKeyError" in found.first_error.headline
+    assert found.first_error.headline == "KeyError: 'a'"
 
 
 def test_an_unknown_exception_has_the_known_causes_that_it_resembles(verdict):
@@ -611,7 +611,17 @@ def test_an_environment_called_like_a_framework_is_not_its_code(verdict):
 )
 def test_a_traceback_that_was_cut_says_what_its_last_code_says(verdict, code, headline):
     trace = f'Traceback (most recent call last):\n  File "/w/mine/pool.py", line 5, in take\n    {code}\n    ^^^^^\n'
-    assert verdict(trace).first_error.headline == headline
+    found = verdict(trace)
+    assert found.first_error.headline == headline
+    cut = any("the log ends before the exception's own line" in step for step in found.next)
+    assert cut == headline.startswith("traceback") and not any("issues of" in step for step in found.next if cut)
+
+
+def test_a_ray_driver_that_finds_an_old_address_is_told_so(verdict):
+    frames = '  File "python/ray/includes/global_state_accessor.pxi", line 279, in ray._raylet.GlobalStateAccessor.x\n'
+    error = "RuntimeError: b'RPC Error message: Deadline Exceeded; RPC Error details: '\n"
+    (found,) = verdict(f"Traceback (most recent call last):\n{frames}{error}").root_causes
+    assert found.id == "ray-gcs-unreachable" and "No Ray head answers" in found.title
 
 
 @pytest.mark.parametrize(
