@@ -66,8 +66,43 @@ def check(corpus: Path, name: str, monkeypatch) -> None:
     others = [explained.command.program.name for explained in found.commands if explained.command.kind == "other"]
     assert set(wanted.get("others", [])) <= set(others)
     # The corpus holds scripts, not the programs that they start.
-    ids = {hazard.id for hazard in found.hazards} - {"launch.not-installed", "launch.program-missing"}
+    ids = {hazard.id for hazard in found.hazards}
+    ids -= {"launch.not-installed", "launch.program-missing", "launch.module-missing"}
     assert ids - {"launch.kills-processes"} == set(wanted.get("hazards", []))
+
+
+def test_programs_that_a_script_writes_exist(corpus):
+    found = explain_script(corpus, "writes_its_program.sh", [])
+    assert not {"launch.program-missing", "launch.module-missing"} & {hazard.id for hazard in found.hazards}
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "nohup",
+        "setsid",
+        "nice -n 5",
+        "stdbuf -oL",
+        "env A=1",
+        "timeout 5m",
+        "time",
+        "srun -N 1",
+        "nohup env A=1 nice",
+        "A=1",
+    ],
+)
+def test_a_program_that_is_not_installed_is_seen_behind_others(tmp_path, prefix):
+    script = tmp_path / "s.sh"
+    script.write_text(f"{prefix} trl grpo --config x.yaml --output_dir o > train.log 2>&1 & wait\n")
+    found = explain_script(tmp_path, "s.sh", [])
+    assert [(each.command.program.name, each.command.profile.name) for each in found.trainings] == [("trl", "trl")]
+
+
+def test_an_evaluation_that_a_variable_names_is_no_training_that_was_missed(tmp_path):
+    (tmp_path / "eval_embodied_agent.py").touch()
+    script = tmp_path / "run_train_eval.sh"
+    script.write_text("SRC=eval_embodied_agent.py\nrun() { python ${SRC} runner.logger.log_path=x; }\nrun\n")
+    assert [hazard.id for hazard in explain_script(tmp_path, script.name, []).hazards] == ["launch.no-training"]
 
 
 def check_training(training, expectation) -> None:

@@ -215,7 +215,7 @@ def _conclude(outcome: "RunOutcome", diagnosis: "Diagnosis | None", *, as_json: 
         console(stderr=True).print(to_terminal(diagnosis))
     if outcome.findings and not as_json:
         _note_findings(outcome.findings)
-    ended = f"ended by {outcome.asked_to_end}; " if outcome.asked_to_end else ""
+    ended = f"ended by {outcome.ended_by}; " if outcome.ended_by else ""
     print_note(f"rldbg: {ended}exit code {outcome.exit_code}; run folder {outcome.run}")
 
 
@@ -259,5 +259,5 @@ def _explain(request: "Request", run_folder: Path | None, as_json: bool) -> int:
     planned = run_folder or Path(Environment().text("RLDBG_HOME")) / "runs" / f"<time>-{request.name}"
     explanation = explain(request, planned.absolute())
     show(explanation.to_dict(), as_json, lambda: explanation_lines(explanation))
-    missing = any(hazard.id == "launch.program-missing" for hazard in explanation.hazards)
+    missing = any(hazard.id in ("launch.program-missing", "launch.module-missing") for hazard in explanation.hazards)
     return ExitCode.OK if explanation.trainings and not explanation.stopped and not missing else ExitCode.FINDING

@@ -42,8 +42,10 @@ class RunOutcome:
     processes: tuple[dict[str, Any], ...]
     ray_logs: tuple[Path, ...] = ()
     """Folders and logs of Ray that belong to the run."""
+    ended_by: str = ""
+    """The signal of the user's by which the run was ended."""
     asked_to_end: str = ""
-    """The signal that ended a run in which nothing had crashed; the launcher's report of it is not a failure."""
+    """The same if nothing had crashed by then: what a launcher reports of it is not a failure."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -67,12 +69,11 @@ def run_armed(
     listen: str = "",
 ) -> RunOutcome:
     """Runs the request armed. `announce` is called once everything is known and before anything has started."""
-    check_breakpoints(request)
+    # First: a place that cannot be meant starts nothing.
+    breakpoints = [break_place(place) for place in request.breakpoints]
     run = Run.create(name=request.name, path=run_folder, redact_secrets=redact_secrets)
     folder = run.path.resolve()
-    monitor = RunMonitor(
-        run, say, owner_pid=os.getpid(), host=listen or broker_host(request), breakpoints=request.breakpoints
-    )
+    monitor = RunMonitor(run, say, owner_pid=os.getpid(), host=listen or broker_host(request), breakpoints=breakpoints)
     with ThreadPoolExecutor(max_workers=1) as pool:
         # A broker takes as long to start as a dry run; it has started when this block ends.
         starting = pool.submit(monitor.start_broker)
@@ -91,12 +92,17 @@ def run_armed(
         pass_exceptions=tuple(pass_exceptions),
     )
     tripwire = _Tripwire(request, folder, say)
-    exit_code, asked_to_end = _run_to_its_end(
+    exit_code, signal_name, had_crashed = _run_to_its_end(
         request, run, explanation, arming, monitor, tripwire, say=say, quiet_stdout=quiet_stdout
     )
     findings = [
         *monitor.finish(),
-        *judge_arming(explanation.trainings, armed_processes(folder), redacted=redact_secrets),
+        *judge_arming(
+            explanation.trainings,
+            armed_processes(folder),
+            redacted=redact_secrets,
+            is_complete=not signal_name,
+        ),
     ]
     findings += [event.to_finding() for event in tripwire.events]
     if request.record:
@@ -112,7 +118,8 @@ def run_armed(
     except OSError as error:
         # Returning the command's exit code matters more than recording it.
         say(f"how the run ended could not be written: {error}")
-    return RunOutcome(exit_code, folder, explanation, found, processes, ray_logs, asked_to_end)
+    asked_to_end = "" if had_crashed else signal_name
+    return RunOutcome(exit_code, folder, explanation, found, processes, ray_logs, signal_name, asked_to_end)
 
 
 def _run_to_its_end(
@@ -125,20 +132,22 @@ def _run_to_its_end(
     *,
     say: Callable[[str], None],
     quiet_stdout: bool,
-) -> tuple[int, str]:
-    """The exit code, and the signal by which a run was ended in which nothing had crashed."""
+) -> tuple[int, str, bool]:
+    """The exit code, the signal by which the run was ended, and whether something had crashed before it came."""
     folder = run.path.resolve()
     asked: list[str] = []
+    had_crashed = False
 
     def tick() -> None:
         monitor.tick()
         tripwire.tick()
 
     def asked_to_end(name: str) -> None:
+        nonlocal had_crashed
         if name != signal.SIGKILL.name:
             monitor.asked_to_end(name)
-        if not any((folder / "crashes").glob("*.json")):
-            asked.append(name)
+        had_crashed = had_crashed or (not asked and any((folder / "crashes").glob("*.json")))
+        asked.append(name)
 
     with _on_a_laptop(explanation, request, folder) as added:
         changed = replace(request, set_environment=(*request.set_environment, *added))
@@ -159,7 +168,7 @@ def _run_to_its_end(
         )
         tripwire.close()
     output.settle()
-    return exit_code, ended_by(exit_code, asked)
+    return exit_code, ended_by(exit_code, asked), had_crashed
 
 
 def ended_by(exit_code: int, asked: Sequence[str]) -> str:
@@ -208,11 +217,6 @@ def _on_a_laptop(
         return
     with laptop([explained.command for explained in explanation.trainings], request, folder) as added:
         yield added
-
-
-def check_breakpoints(request: Request) -> None:
-    for place in request.breakpoints:
-        break_place(place)
 
 
 def broker_host(request: Request) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
@@ -11,9 +11,11 @@ from pathlib import Path
 from rldbg.agent import STARTUP
 from rldbg.core import Finding
 from rldbg.frameworks import GENERIC, find_framework, frameworks
+from rldbg.launch.command_line import understand
 from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.dry_run.execution import DryRun
 from rldbg.launch.findings import finding
+from rldbg.launch.modules import missing_modules
 from rldbg.launch.reach import SENTINEL
 from rldbg.launch.recognition import Command, may_train, recognise
 from rldbg.launch.requirements import where_paths_come_from, why_it_ended
@@ -35,6 +37,9 @@ _VARIABLE = re.compile(r"\$\{?(\w+)")
 _ASSIGNMENT = re.compile(r"(?:^|[;&]\s*|\b(?:export|local|readonly|declare)\s+)(\w+)=(.*)")
 # What differs from run to run in the name of a file.
 _NEW_EACH_TIME = re.compile(r"\$\(\s*date\b|`\s*date\b|\$\$|\$\{?(?:RANDOM|EPOCHSECONDS|SLURM_JOB_ID)\b|\bmktemp\b")
+_OUTPUT = re.compile(
+    r"(?:^|[._-])(?:out|output|save|logs?|logging|checkpoints?|ckpts?|dumps?|exports?|results?|default_local)(?=$|[._-])"
+)
 _ELSEWHERE = ("cluster", "allocation", "batch", "container", "host")
 _PIPED_TO = re.compile(r"\|&?\s*(\w+)")
 
@@ -79,7 +84,7 @@ def run_hazards(
             found.append(_kills(_place(call), words, match[1]))
         if base == "ray" and call.argv[1:2] == ("stop",):
             found.append(finding("launch.stops-ray", _place(call), words))
-        if base == "rm" and (removed := _removed_folders(call)):
+        if base == "rm" and (removed := _removed_folders(call, commands)):
             found.append(finding("launch.removes-folder", _place(call), words[:160], folders=", ".join(removed)))
         if _STRAY.match(call.argv[0]):
             found.append(finding("launch.stray-options", _place(call), words[:120]))
@@ -101,6 +106,7 @@ def training_hazards(command: Command) -> list[Finding]:
         *_detached(command),
         *variable_hazards(command.call.environment, _place(command.call)),
         *_missing(command),
+        *missing_modules(command, _place(command.call)),
         *_shared_logs(command),
     ]
 
@@ -168,7 +174,8 @@ def missing_files(command: Command) -> list[str]:
     named += [command.program.name] if command.program.kind == "script" else []
     if command.program.kind == "module" and ".launcher" in command.program.name:
         named += [word for word in command.program.arguments[:1] if word.endswith(".py")]
-    return [name for name in named if not (Path(command.call.cwd) / name).exists()]
+    # What the script itself has written was there when it was called.
+    return [name for name in named if name not in command.call.there and not (Path(command.call.cwd) / name).exists()]
 
 
 def _unmounted(command: Command, calls: Sequence[ShellCall]) -> Iterable[Finding]:
@@ -193,17 +200,6 @@ def _unmounted(command: Command, calls: Sequence[ShellCall]) -> Iterable[Finding
         yield finding(
             "launch.not-mounted", _place(command.call), f"not in --container-mounts: {folders}", mounts=folders
         )
-
-
-def _removed_folders(call: ShellCall) -> list[str]:
-    """Folders that `rm -r` takes away, as far as they exist here; in /tmp only those below the script's own folder."""
-    options = [word for word in call.argv[1:] if word.startswith("-")]
-    if not any(word == "--recursive" or (not word.startswith("--") and re.search("[rR]", word)) for word in options):
-        return []
-    own = Path(call.cwd).resolve()
-    folders = [Path(call.cwd) / word for word in call.argv[1:] if not word.startswith("-")]
-    there = [each for each in folders if each.is_dir()]
-    return [str(each) for each in there if not each.is_relative_to("/tmp") or each.resolve().is_relative_to(own)]
 
 
 def _shared_logs(command: Command) -> list[Finding]:
@@ -251,6 +247,9 @@ def never_reached(
     if dry_run.ended != "by itself":
         how = f"it waits at {dry_run.last} for something that does not happen in a dry run"
     held = [command.call for command in recognise(read_commands(script)) if command.kind == "training"]
+    if any(command.kind == "other" and command.profile.name != GENERIC for command in commands):
+        # A program that the script names by a variable: `python $PROGRAM` was one that is known not to train.
+        held = [call for call in held if "$" not in understand(call.argv).name]
     places: list[tuple[str, tuple[str, ...]]] = [
         (f"{script}:{call.line}", (" ".join(call.argv)[:120],)) for call in held
     ]
@@ -298,3 +297,33 @@ def _place(call: ShellCall) -> str:
 def _once(findings: Sequence[Finding]) -> list[Finding]:
     """Reports the same finding at the same place once."""
     return list({(finding.id, finding.where): finding for finding in findings}.values())
+
+
+def _removed_folders(call: ShellCall, commands: Sequence[Command]) -> list[str]:
+    """What `rm -r` takes away, as far as it exists here or holds what a training writes; of folders in /tmp that exist,
+    only those below the script's own folder."""
+    options = [word for word in call.argv[1:] if word.startswith("-")]
+    if not any(word == "--recursive" or (not word.startswith("--") and re.search("[rR]", word)) for word in options):
+        return []
+    own, outputs = Path(call.cwd).resolve(), list(_outputs(commands))
+    folders = [Path(call.cwd) / word for word in call.argv[1:] if not word.startswith("-")]
+    return [str(each) for each in folders if _is_there(each, own) or any(_holds(each, output) for output in outputs)]
+
+
+def _is_there(folder: Path, own: Path) -> bool:
+    return folder.is_dir() and (not folder.is_relative_to("/tmp") or folder.resolve().is_relative_to(own))
+
+
+def _holds(folder: Path, output: Path) -> bool:
+    return folder.is_relative_to(output) or output.is_relative_to(folder)
+
+
+def _outputs(commands: Sequence[Command]) -> Iterator[Path]:
+    """The folders that training commands are told to write into."""
+    for command in commands:
+        if command.kind != "training":
+            continue
+        named = {entry.key for entry in command.profile.checkpoints}
+        for key, value in command.options.items():
+            if key in named or (_OUTPUT.search(key) and "/" in value):
+                yield Path(command.call.cwd) / value

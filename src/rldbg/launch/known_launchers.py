@@ -157,6 +157,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Launcher(("time",), values=word_set("-f -o")),
     Launcher(("env",), values=word_set("-u -C -S --unset --chdir")),
     Launcher(("nice",), values=word_set("-n")),
+    Launcher(("ionice",), values=word_set("-c -n")),
     Launcher(("stdbuf",), values=word_set("-i -o -e")),
     Launcher(("timeout",), values=word_set("-k -s --kill-after --signal"), operands=1),
     Launcher(("taskset",), values=word_set("-p"), operands=1),

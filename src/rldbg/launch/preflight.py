@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rldbg.core import Finding, Severity
-from rldbg.launch.command_line import is_interpreter
 from rldbg.launch.explanation import Explained, LaunchExplanation
 from rldbg.launch.findings import finding
 from rldbg.launch.hazards import variable_hazards
+from rldbg.launch.modules import interpreter_of
 from rldbg.launch.recognition import Command
 from rldbg.launch.request import Request
 
@@ -203,7 +203,7 @@ def refused_options(explained: Explained, environment: Mapping[str, str]) -> Fin
 def _composing(explained: Explained) -> list[str]:
     """The command that composes a program's configuration and ends; none when it cannot be asked here."""
     command, program = explained.command, explained.command.program
-    interpreter = _interpreter_of(command)
+    interpreter = interpreter_of(command)
     if program.kind not in ("module", "script") or command.via or not interpreter:
         return []
     given = list(explained.armed_arguments)
@@ -216,15 +216,3 @@ def _composing(explained: Explained) -> list[str]:
     file, *rest = [program.name, *given] if program.kind == "script" else given or [""]
     only = str(Path(__file__).with_name("compose_only.py"))
     return [interpreter, only, command.profile.composes_in, file, *rest] if file.endswith(".py") else []
-
-
-def _interpreter_of(command: Command) -> str:
-    """The Python that runs a program here; a launcher (torchrun) uses the one in its own folder."""
-    program, first = command.program, command.call.argv[0]
-    if not program.launchers or is_interpreter(first):
-        return program.interpreter if not program.launchers else first
-    if any(each.launcher.starts != "python" or each.launcher.place != "here" for each in program.launchers):
-        return ""
-    found = shutil.which(first, path=command.call.environment.get("PATH") or None)
-    beside = Path(found).with_name("python") if found else None
-    return str(beside) if beside is not None and beside.exists() else ""

@@ -33,15 +33,18 @@ def armed_processes(run: Path) -> list[Armed]:
     return found
 
 
-def judge_arming(trainings: Sequence[Explained], armed: Sequence[Armed], *, redacted: bool = True) -> list[Finding]:
-    """Training commands that ran without their changes, or with different ones."""
+def judge_arming(
+    trainings: Sequence[Explained], armed: Sequence[Armed], *, redacted: bool = True, is_complete: bool = True
+) -> list[Finding]:
+    """Training commands that ran without their changes, or with different ones; of a run that was not ended before
+    they could begin."""
     findings = []
     rules = [rule_of(explained.command, explained.edits) for explained in trainings]
     for explained, rule in zip(trainings, rules, strict=True):
         call = explained.command.call
         where = f"{call.file}:{call.line}" if call.line else " ".join(call.argv[:3])
         mine = [process for process in armed if _is_mine(process, rule, rules)]
-        if not mine and detached_by(explained.command):
+        if not mine and (not is_complete or detached_by(explained.command)):
             # It may not have begun yet.
             continue
         if not mine:

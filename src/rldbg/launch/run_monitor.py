@@ -17,7 +17,7 @@ import psutil
 from rldbg.agent import BrokerAddress
 from rldbg.core import Finding, PrerequisiteError, Run, Severity, UnreachableError
 from rldbg.launch.unreached import UnreachedProcess, unreached_processes
-from rldbg.live import BrokerClient, break_place, breakpoint_warning, is_alive, start_broker
+from rldbg.live import BrokerClient, breakpoint_warning, is_alive, start_broker
 
 _LOOK_FOR_UNREACHED_EVERY_S = 2.0
 # Signals wait for us meanwhile.
@@ -33,7 +33,7 @@ class RunMonitor:
     say: Callable[[str], None]
     owner_pid: int
     host: str = "127.0.0.1"
-    breakpoints: Sequence[str] = ()
+    breakpoints: Sequence[tuple[str, int]] = ()
     child_pid: int = 0
     unreached: dict[int, UnreachedProcess] = field(default_factory=dict)
     reported: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
@@ -42,6 +42,7 @@ class RunMonitor:
     _client: BrokerClient | None = None
     _said: set[tuple[Any, ...]] = field(default_factory=set)
     _breaks: list[dict[str, Any]] = field(default_factory=list)
+    _numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     _next_look: float = 0.0
 
     def begin(self) -> None:
@@ -102,15 +103,18 @@ class RunMonitor:
 
     def _connect(self) -> None:
         self._client = BrokerClient(self.run.path.resolve())
-        # A broker that took the place of another has kept them.
-        kept = self._client.request("break_list", timeout_s=10.0)["breaks"]
-        wanted = dict.fromkeys(break_place(place) for place in self.breakpoints)
-        for file, line in wanted.keys() - {(each["file"], each["line"]) for each in kept}:
+        # A broker that took the place of another has kept them, without those that were cleared since.
+        answer = self._client.request("break_list", timeout_s=10.0)
+        self._breaks = answer["breaks"]
+        self._numbers |= {(each["file"], each["line"]): each["id"] for each in self._breaks}
+        for file, line in dict.fromkeys(self.breakpoints):
+            if (file, line) in self._numbers and self._numbers[file, line] <= answer["last_id"]:
+                continue
             made = self._client.request("break_set", file=file, line=line, timeout_s=10.0)
             if doubt := breakpoint_warning(made):
                 self._once(("break", file, line), f"--break {file}:{line}: {doubt}")
-            kept.append(made)
-        self._breaks = kept
+            self._numbers[file, line] = made["id"]
+            self._breaks.append(made)
 
     def _restart(self) -> None:
         self.close()
@@ -139,8 +143,8 @@ class RunMonitor:
         """Prints the broker's addresses, also when they change."""
         address = BrokerAddress.read(self.run.path)
         if address is not None:
-            everywhere = " (all interfaces)" if self.host in ("0.0.0.0", "::") else ""
-            place = f"{address.host}:{address.port}{everywhere}"
+            everywhere = {"0.0.0.0": " (all interfaces)", "::": " (all interfaces, IPv6)"}.get(self.host, "")
+            place = f"{address.place}{everywhere}"
             self._once(("address", place), f"the broker listens at {place}; only this run's token opens it")
 
     def _announce(self, process: dict[str, Any]) -> None:

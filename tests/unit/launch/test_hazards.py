@@ -53,11 +53,79 @@ def test_a_program_that_does_not_exist_is_an_error(tmp_path):
         assert "launch.program-missing" not in hazards(elsewhere, tmp_path)
 
 
+def test_a_module_that_its_interpreter_does_not_find_is_an_error(tmp_path):
+    found = hazards("python -m nosuch_pkg.train --output_dir out", tmp_path)["launch.module-missing"]
+    assert found.severity == "error"
+    assert "pip install nosuch_pkg" in found.fix[0] and sys.executable.rpartition("/")[0] in found.evidence[0]
+    (tmp_path / "nosuch_pkg").mkdir()
+    assert "launch.module-missing" in hazards("python -m nosuch_pkg.main_train --lr 1", tmp_path)
+    (tmp_path / "nosuch_pkg" / "train.py").touch()
+    other = tmp_path / "other"
+    other.mkdir()
+    assert "launch.module-missing" in hazards("python -m nosuch_pkg.train", other)
+    for elsewhere in ("docker run image", "srun", "ssh host"):
+        assert "launch.module-missing" not in hazards(f"{elsewhere} python -m gone.train", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["pip install -e .", "conda activate rl", ". venv/bin/activate", "export PYTHONPATH=/repo:$PYTHONPATH", "cd /repo"],
+)
+def test_a_module_that_the_script_provides_is_no_error(tmp_path, line):
+    script = tmp_path / "s.sh"
+    script.write_text(f"python -m gone.train\n{line}\n")
+    found = hazards("python -m gone.train", tmp_path, script)
+    assert "launch.module-missing" not in found
+    assert line in found["launch.not-installed"].evidence[1]
+
+
+@pytest.mark.parametrize("launcher", ["python", "torchrun --standalone --nproc_per_node=8"])
+def test_a_framework_that_is_not_installed_is_named(tmp_path, launcher):
+    torchrun = tmp_path / "torchrun"
+    torchrun.touch(0o755)
+    (tmp_path / "python").symlink_to(sys.executable)
+    call = ShellCall(
+        (
+            *launcher.split(),
+            "-m",
+            "verl_gone.trainer.main_ppo",
+            "algorithm.adv_estimator=grpo",
+            "actor_rollout_ref.rollout.n=4",
+        ),
+        str(tmp_path),
+        environment={"PATH": f"{tmp_path}:{PATH}"},
+    )
+    found = {each.id: each for each in run_hazards(DryRun("namespaces", {}, (call,)), recognise([call], "verl"), None)}
+    assert "No module named verl_gone" in found["launch.not-installed"].evidence[0]
+
+
+def test_what_the_script_has_written_is_there(tmp_path):
+    call = ShellCall(("python", "tr.py"), str(tmp_path), there=frozenset({"tr.py"}), environment={"PATH": PATH})
+    found = run_hazards(DryRun("namespaces", {}, (call,)), recognise([call], "generic"), None)
+    assert "launch.program-missing" not in {each.id for each in found}
+
+
 def test_a_folder_that_the_script_removes_is_named(tmp_path):
     (tmp_path / "exp").mkdir()
     assert str(tmp_path / "exp") in hazards("rm -rf exp", tmp_path)["launch.removes-folder"].cause
     assert "launch.removes-folder" not in hazards("rm -rf not-there", tmp_path)
     assert "launch.removes-folder" not in hazards("rm -f exp/log", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("folder", "named"), [("/gone/exp", True), ("/gone/exp/ckpt/old", True), ("/gone/other", False)]
+)
+def test_a_folder_that_the_training_writes_into_is_named_also_when_it_is_not_here(tmp_path, folder, named):
+    words = "python -m verl.trainer.main_ppo trainer.default_local_dir=/gone/exp/ckpt data.train_files=/gone/other/x"
+    calls = [
+        ShellCall(tuple(line.split()), str(tmp_path), environment={"PATH": PATH})
+        for line in (f"rm -rf {folder}", words)
+    ]
+    found = {each.id: each for each in run_hazards(DryRun("namespaces", {}, tuple(calls)), recognise(calls), None)}
+    assert ("launch.removes-folder" in found) == named
+
+
+def test_that_folders_in_tmp_may_go(tmp_path):
     assert "launch.removes-folder" not in hazards("rm -rf /tmp", tmp_path)
 
 

@@ -21,6 +21,8 @@ class ShellCall:
     id: str = ""
     pipefail: bool = False
     """Whether the shell would notice that this command failed in front of a `|`."""
+    there: frozenset[str] = frozenset()
+    """Its words that were programs in the sandbox: the script may have written them itself."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -36,7 +38,8 @@ def _read(file: Path) -> ShellCall:
     place, options, via, cwd, count = words[:5]
     argv, variables = words[5 : 5 + int(count)], words[5 + int(count) :]
     script, _, line = place.rpartition(":")
-    pairs = (variable.partition("=") for variable in variables if "=" in variable)
+    pairs = [variable.partition("=") for variable in variables if "=" in variable]
+    there = next((value for name, _, value in pairs if name == f"{PREFIX}_THERE"), "")
     return ShellCall(
         argv=tuple(argv),
         cwd=cwd,
@@ -44,6 +47,7 @@ def _read(file: Path) -> ShellCall:
         line=int(line) if line.isdigit() else 0,
         via=via,
         id=file.name,
+        there=frozenset(there.splitlines()),
         pipefail="pipefail" in options.split(":"),
         environment={name: value for name, _, value in pairs if not name.startswith(PREFIX)},
     )

@@ -129,6 +129,30 @@ __rldbg_stay() {
   done
 }
 
+# Programs that start others cannot start one that is not installed; without them command_not_found_handle notes it.
+__rldbg_prefix() {
+  local __rldbg_name=$1 __rldbg_word __rldbg_program=
+  shift
+  for __rldbg_word; do
+    [[ $__rldbg_word == -* || $__rldbg_word == *=* || $__rldbg_word =~ ^[0-9.]+[smhd]?$ ]] && continue
+    [[ $__rldbg_word == @(nohup|setsid|nice|ionice|stdbuf|env|timeout) ]] && continue
+    __rldbg_program=$__rldbg_word
+    break
+  done
+  if [[ -z $__rldbg_program || $__rldbg_program == */* ]] || type -P -- "$__rldbg_program" >/dev/null; then
+    command "$__rldbg_name" "$@"
+  else
+    RLDBG_DRY_NAME=$__rldbg_name "$RLDBG_DRY_BIN/.unknown" "$@"
+  fi
+}
+nohup() { __rldbg_prefix nohup "$@"; }
+setsid() { __rldbg_prefix setsid "$@"; }
+nice() { __rldbg_prefix nice "$@"; }
+ionice() { __rldbg_prefix ionice "$@"; }
+stdbuf() { __rldbg_prefix stdbuf "$@"; }
+env() { __rldbg_prefix env "$@"; }
+timeout() { __rldbg_prefix timeout "$@"; }
+
 command_not_found_handle() {
   RLDBG_DRY_NAME=$1 "$RLDBG_DRY_BIN/.unknown" "${@:2}"
 }

@@ -14,9 +14,15 @@ name=${RLDBG_DRY_NAME:-$name}
 unset RLDBG_DRY_NAME
 id=${EPOCHREALTIME:-$(date +%s.%N)}
 id=${id/,/.}-$$
+# Programs, also modules, that are here now: the script may have written them.
+there=
+for word in "$name" "$@"; do
+  [[ ($word == */* || $word == *.@(py|sh)) && -f $word ]] && there+=$word$'\n'
+  [[ $word == [A-Za-z_]* && $word != */* && (-f ${word//.//}.py || -f ${word//.//}/__main__.py) ]] && there+=$word$'\n'
+done
 [[ -n ${RLDBG_DRY_UNSEEN-} ]] || {
   printf '%s\0' "${RLDBG_DRY_AT-}" "${RLDBG_DRY_OPTIONS-}" "${RLDBG_DRY_VIA-}" "$PWD" "$(($# + 1))" "$name" "$@"
-  env -0
+  RLDBG_DRY_THERE=$there env -0
 } > "$RLDBG_DRY_RESULTS/calls/$id.part" && mv "$RLDBG_DRY_RESULTS/calls/$id.part" "$RLDBG_DRY_RESULTS/calls/$id"
 
 really() {
