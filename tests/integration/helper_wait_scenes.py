@@ -269,5 +269,249 @@ def begun_already():
         thread.join()
 
 
+class Component:
+    def __init__(self):
+        self._lock = threading.RLock()
+
+
+class Weights(Component):
+    def __init__(self, engine):
+        super().__init__()
+        self.engine = engine
+
+    def publish(self):
+        with self._lock:
+            time.sleep(0.2)
+            self.engine.load()
+
+    def version(self):
+        with self._lock:
+            return 1
+
+
+class CountingEngine:
+    """Its condition is entered by three, each with a lock of another one in its hand."""
+
+    def __init__(self, monitor):
+        self.idle = threading.Condition()
+        self.monitor = monitor
+
+    def generate(self):
+        with self.idle:
+            time.sleep(0.2)
+            self.monitor.record()
+
+    def load(self):
+        with self.idle:
+            self.idle.wait_for(lambda: True)
+
+
+class Monitor(Component):
+    weights = None
+
+    def record(self):
+        with self._lock:
+            pass
+
+    def snapshot(self):
+        with self._lock:
+            time.sleep(0.2)
+            self.weights.version()
+
+
+def entered_condition():
+    monitor = Monitor()
+    engine = CountingEngine(monitor)
+    monitor.weights = Weights(engine)
+    threading.Thread(target=engine.generate, name="rollout", daemon=True).start()
+    threading.Thread(target=monitor.snapshot, name="reporter", daemon=True).start()
+    ready()
+    monitor.weights.publish()
+
+
+class Scorer(threading.Thread):
+    """What it cannot score, it leaves out; who waits for the scores counts on all of them."""
+
+    def __init__(self, domain, outbox):
+        super().__init__(name=f"scorer-{domain}", daemon=True)
+        self.inbox = queue.Queue()
+        self.outbox = outbox
+
+    def run(self):
+        while True:
+            sample = self.inbox.get()
+            if sample < 0:
+                continue
+            self.outbox.put(sample)
+
+
+class Router:
+    def __init__(self):
+        self.scores = queue.Queue()
+        self.scorers = [Scorer(domain, self.scores) for domain in ("math", "logic")]
+        for scorer in self.scorers:
+            scorer.start()
+
+    def dispatch(self, samples):
+        for sample in samples:
+            self.scorers[sample % 2].inbox.put(sample)
+
+    def gather(self, count):
+        return [self.scores.get() for _ in range(count)]
+
+
+def left_out():
+    router, samples = Router(), [1, 2, -1, 4]
+    ready()
+    router.dispatch(samples)
+    router.gather(len(samples))
+
+
+class Writer:
+    """Ends at the first end of a producer, though there are two."""
+
+    def __init__(self, experience):
+        self.experience = experience
+
+    def run(self):
+        while self.experience.get() is not None:
+            pass
+
+
+class Rollouts:
+    def __init__(self, experience, count):
+        self.experience = experience
+        self.count = count
+
+    def run(self):
+        for number in range(self.count):
+            self.experience.put(number)
+            time.sleep(0.01)
+        self.experience.put(None)
+
+
+def _write(experience):
+    Writer(experience).run()
+
+
+def _collect(experience, count):
+    Rollouts(experience, count).run()
+
+
+def writer_over():
+    experience = multiprocessing.Manager().Queue(maxsize=2)
+    processes = [multiprocessing.Process(target=_write, name="writer", args=(experience,))]
+    for number, count in enumerate((3, 200)):
+        name = f"rollout-{number}"
+        processes.append(multiprocessing.Process(target=_collect, name=name, args=(experience, count)))
+    for process in processes:
+        process.start()
+    ready()
+    for process in processes[1:]:
+        process.join()
+
+
+class EnginesClient:
+    """An answer under an id that nobody waits for is left out; both ends then wait for the next message."""
+
+    def __init__(self):
+        self.pending = {}
+
+    async def connect(self, port):
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
+        self.receiver = asyncio.create_task(self.receive(), name="receiver")
+
+    async def receive(self):
+        while line := await self.reader.readline():
+            answer = self.pending.pop(line, None)
+            if answer is not None:
+                answer.set_result(line)
+
+    async def generate(self, prompt):
+        self.pending[prompt] = asyncio.get_running_loop().create_future()
+        self.writer.write(prompt)
+        return await self.pending[prompt]
+
+
+async def answer_prompts(reader, writer):
+    while line := await reader.readline():
+        writer.write(line.lower())
+
+
+async def _ask_engine():
+    server = await asyncio.start_server(answer_prompts, "127.0.0.1", 0)
+    client = EnginesClient()
+    await client.connect(server.sockets[0].getsockname()[1])
+    await client.generate(b"prove it\n")
+    ready()
+    await client.generate(b"Prove it\n")
+
+
+def dropped_answer():
+    asyncio.run(_ask_engine())
+
+
+async def use_tools(slots, finished):
+    while True:
+        async with slots:
+            tool = await asyncio.create_subprocess_shell("sleep 0.3; echo ok", stdout=asyncio.subprocess.PIPE)
+            await tool.communicate()
+        await finished.put(1)
+
+
+async def _roll_out_with_tools():
+    slots, finished = asyncio.Semaphore(2), asyncio.Queue()
+    agents = [asyncio.create_task(use_tools(slots, finished)) for _ in range(4)]
+    await finished.get()
+    ready()
+    while agents:
+        await finished.get()
+
+
+def tools_that_end():
+    asyncio.run(_roll_out_with_tools())
+
+
+def _step_environment(commands, number):
+    while True:
+        action = commands.recv()
+        commands.send(action / (number - 1))
+
+
+def environment_failed():
+    pairs = [multiprocessing.Pipe() for _ in range(3)]
+    for number, (_, commands) in enumerate(pairs):
+        name, arguments = f"env-{number}", (commands, number)
+        multiprocessing.Process(target=_step_environment, name=name, args=arguments, daemon=True).start()
+    for ours, _ in pairs:
+        ours.send(1)
+    ready()
+    [ours.recv() for ours, _ in pairs]
+
+
+def _tokenize(words):
+    return [{"solve": 1}[word] for word in words]
+
+
+class Tokenizer:
+    def __init__(self):
+        self.batches = queue.Queue(maxsize=2)
+        threading.Thread(target=self.fill, name="prefetch", daemon=True).start()
+
+    def fill(self):
+        for words in (["solve"], ["integrate"]):
+            self.batches.put(_tokenize(words))
+
+    def take(self):
+        return self.batches.get()
+
+
+def prefetcher_failed():
+    tokenizer = Tokenizer()
+    tokenizer.take()
+    ready()
+    tokenizer.take()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

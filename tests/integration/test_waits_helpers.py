@@ -38,13 +38,40 @@ WORDS = {
         "polls (a loop while `await ask()",
         "waits for requests (for data",
     ],
+    "entered_condition": [
+        "for lock `self.idle`; thread rollout holds it (taken in",
+        "for lock `Monitor._lock`; thread reporter holds it",
+        "for lock `Weights._lock`; the main thread holds it",
+        "so they wait for each other (deadlock)",
+    ],
+    "left_out": [
+        "an item of queue `self.scores` (queue.Queue, empty); thread scorer-",
+        "which the continue in line",
+        "the main thread gives it items by dispatch",
+    ],
+    "writer_over": [
+        "room in queue `self.experience` (multiprocessing queue, full)",
+        "process writer (pid",
+        "(exit code 0)",
+    ],
+    "dropped_answer": ["future `self.pending[prompt]` to be completed", "only receive (line", "would complete it"],
+    "tools_that_end": ["is running (at the moment it waits for"],
+    "environment_failed": [
+        "no process that has the other end open runs anything that writes into it: process env-1 (pid",
+        "has ended (exit code 1)",
+    ],
+    "prefetcher_failed": ["an item of queue `self.batches` (queue.Queue, empty)", "thread prefetch ", "has ended"],
     "begun_already": ["barrier `together`: 2 of 3 have arrived", "thread shard-2 has ended"],
 }
 NOT_SAID = {
     "skipped_end": "should set it, and waits",
     "idle_neighbour": "reference-engine",
     "taken_by_next": "would take an item out",
+    "writer_over": "may wait for each other",
     "begun_already": "only afterwards",
+    "dropped_answer": "deadlock",
+    "tools_that_end": "has ended",
+    "environment_failed": "deadlock",
 }
 
 
@@ -69,6 +96,11 @@ def test_it_is_explained_from_outside(unarmed, scene):
 @pytest.mark.parametrize("scene", WORDS)
 def test_it_is_explained_by_the_agent(armed, scene):
     until_said(lambda: explained_by_the_agent(armed, scene), WORDS[scene], *_unsaid(scene))
+
+
+def test_what_has_ended_a_thread_is_told_with_it(armed):
+    raised = ["thread prefetch has ended: KeyError: 'integrate' was raised at helper_wait_scenes.py:"]
+    until_said(lambda: explained_by_the_agent(armed, "prefetcher_failed"), raised)
 
 
 def _unsaid(scene):

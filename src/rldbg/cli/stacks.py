@@ -116,4 +116,6 @@ def _show(causes: list["HangDiagnosis"], groups: list["StackGroup"], notes: list
     told = [cause.to_dict() for cause in causes]
     document = {"diagnosis": told[0], "waits": told, "groups": [group.to_dict() for group in groups], "notes": notes}
     show(document, as_json, lambda: [to_terminal(findings), *to_lines(groups, brief=True), *notes])
-    return ExitCode.FINDING if any(finding.severity == "error" for finding in findings) else ExitCode.OK
+    if any(finding.severity == "error" for finding in findings):
+        return ExitCode.FINDING
+    return ExitCode.OK if groups else ExitCode.INCOMPLETE

@@ -12,7 +12,7 @@ from rldbg.agent.waits.objects import OwnFrame
 from rldbg.agent.waits.resolving import texts_of
 from rldbg.agent.waits.routes import lines_entering, route
 from rldbg.agent.waits.source import Sources
-from rldbg.live.diagnosis.passed_by import passed_by
+from rldbg.live.diagnosis.passed_by import has_left, other_branch_of, passed_by
 
 
 class Reached(Exception):
@@ -119,6 +119,21 @@ def unknown_rounds(rank):
         rank.collective("second" if batch == [1] else "")
 
 
+def roles(rank):
+    if rank.number == 0:
+        _sync(rank)
+    else:
+        rank.collective("own")
+        _sync(rank)
+
+
+def _sync(rank):
+    rank.collective("first")
+    if rank.number == 5:
+        return
+    rank.collective("second")
+
+
 def both_may_skip(rank):
     for batch in iter([[0], [1]]):
         if rank.number == 0:
@@ -181,6 +196,23 @@ def test_how_a_rank_has_passed_by_a_collective_is_told(program, said, at):
     where = _line(_update if program is early_return else program, at)
     assert passed_by(waiting, other, waits=True).startswith(said.format(where))
     assert passed_by(other, waiting, waits=True) == ""
+
+
+def test_who_is_in_the_other_branch_may_come_to_the_call_there():
+    waiting, other = _route(roles, 0, "first"), _route(roles, 1, "own")
+    assert passed_by(waiting, other, waits=True) == ""
+    said = f"`rank.number == 0` (test_routes.py:{_line(roles, 'if')}; now rank.number = 1)"
+    assert other_branch_of(waiting, other) == said and other_branch_of(waiting, waiting) == ""
+    assert other_branch_of(_route(condition, 0, "first"), _route(condition, 1, "second")) == ""
+
+
+def test_who_is_further_down_in_the_same_function_has_left_the_call():
+    first, second, own = _route(roles, 0, "first"), _route(roles, 1, "second"), _route(roles, 1, "own")
+    assert has_left(first, second) and not has_left(second, first) and not has_left(first, own)
+    # Something may lead past it, or the rounds of a loop are not known.
+    assert not has_left(second, _route(roles, 0, "second"))
+    for program in (condition, unknown_rounds):
+        assert not has_left(_route(program, 0, "first"), _route(program, 1, "second"))
 
 
 @pytest.mark.parametrize("program", [both_may_skip, several_ways, short_circuit])

@@ -104,6 +104,13 @@ def test_else_it_is_one_of_those_that_share_the_file(tmp_path):
     assert len(first[0]["one_of"]) == 2 and first[0]["one_of"] == second[0]["one_of"] and none == []
 
 
+def test_the_only_process_that_prints_into_the_file_has_said_it_also_where_it_has_left_the_function(tmp_path):
+    ((said,),) = _said(tmp_path, TRACEBACK, ["main"], 1)
+    assert "or_others" not in said and "ident" not in said
+    ((said,),) = _said(tmp_path, TRACEBACK, ["main"], 1, others=1)
+    assert said["or_others"]
+
+
 def test_who_is_still_in_the_call_that_raised_has_not_caught_it(tmp_path):
     again = TRACEBACK.replace("line 41", "line 9")
     ((said,),) = _said(tmp_path, again, ["busy_loop"], 1)
@@ -116,6 +123,25 @@ def test_one_that_has_ended_may_have_said_it(tmp_path):
     for frames in (["main"], ["busy_loop"]):
         ((said,),) = _said(tmp_path, TRACEBACK, frames, 1, [ended])
         assert said["or_others"] and len(said["one_of"]) == 1
+
+
+def test_of_those_who_remember_a_process_the_one_that_started_it_tells_how_it_ended(tmp_path):
+    above = "Process env-1:\n" + TRACEBACK
+    known = {"kind": "process", "name": "env-1", "pid": 5, "exit": "exit code 1"}
+    with (tmp_path / "job.log").open("w") as log:
+        programs = [_program(log) for _ in range(2)]
+        log.write(above)
+    try:
+        # The first was forked later, and has what its parent remembered.
+        ended = [[known | {"exit": "unknown exit code"}], [known]]
+        entries = [
+            {"pid": program.pid, "ended": each, "threads": []} for program, each in zip(programs, ended, strict=True)
+        ]
+        add_said(entries)
+        assert entries[0].get("said") is None and [each["gone"] for each in entries[1]["said"]] == ["process env-1"]
+    finally:
+        for program in programs:
+            program.communicate(b"\n")
 
 
 def test_a_process_that_is_not_looked_at_may_have_said_it(tmp_path):

@@ -56,6 +56,39 @@ class Environment:
             time.sleep(self.seconds)
 
 
+def _back_off():
+    time.sleep(0.125)
+
+
+def _ask_again(over):
+    while not over.is_set():
+        _back_off()
+
+
+def _call_tools(over):
+    for _ in iter(over.is_set, True):
+        _back_off()
+
+
+@pytest.mark.parametrize(
+    ("work", "polls", "counted"), [(_ask_again, "until `over.is_set()`", False), (_call_tools, "", True)]
+)
+def test_a_function_that_only_sleeps_does_so_in_the_loop_of_its_caller(work, polls, counted):
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,))
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            wait = snapshot(OwnProcess(frozenset({thread.ident})))["threads"][0]["wait"]
+            if wait["kind"] == "sleep":
+                break
+        assert wait["polls"].startswith(polls) and bool(wait["polls"]) == bool(polls) and wait["counted"] is counted
+    finally:
+        over.set()
+        thread.join()
+
+
 def test_the_seconds_of_a_sleep_are_known():
     environment = Environment(0.125)
     thread = threading.Thread(target=environment.play, name="environment")

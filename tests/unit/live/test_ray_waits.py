@@ -591,6 +591,17 @@ def test_an_actor_whose_constructor_keeps_dying_is_told_with_how_often():
         "actor engine should run step, but is restarting (started again 3 times so far): its process keeps ending"
         in said
     )
+    view = _view([_actor("engine", 7, "RESTARTING", num_restarts=3)], tasks)
+    detail = "Worker unexpectedly exits with a connection error code 2. End of file."
+    row = {
+        "node_id": view["actors"][0]["node_id"],
+        "pid": 7,
+        "is_alive": False,
+        "worker_type": "WORKER",
+        "exit_detail": detail,
+    }
+    said = _verdicts([_worker("caller", 1, "call")], view | {"workers": [row]})
+    assert "its process keeps ending (without a word: it was killed" in said, said
 
 
 def test_who_has_not_come_to_a_process_group_of_actors_is_told():

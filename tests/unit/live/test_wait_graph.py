@@ -1,5 +1,6 @@
 """The wait graph: rings, chains and ends, from hand-made snapshots."""
 
+import json
 from zlib import crc32
 
 from rldbg.agent.waits import mark_moved, may_wait_for_interpreter
@@ -261,6 +262,34 @@ def test_a_rank_that_calls_a_collective_while_it_handles_an_exception_is_told_wi
     (found,) = explain([_rank(0, _collective("all_reduce")), saving])
     assert "for all_gather, while it handles FloatingPointError: loss is nan raised at a.py:10 (loss)" in found.verdict
     assert "correct what was raised" in found.fix[0]
+
+
+def test_an_exception_that_is_on_its_way_while_threads_are_joined_is_told():
+    join = {"kind": "thread", "thread": "rollout-0", "ident": crc32(b"rollout-0")}
+    raised = {"message": "KeyError: 41", "place": {"file": "/x/rewards.py", "line": 5, "function": "__call__"}}
+    main = _thread("MainThread", join, main=True, place=("rollout.py", 38, "__exit__"), handles=raised)
+    idle = _thread("rollout-0", {"kind": "queue_get", "name": "requests", "key": "0x9"})
+    (found,) = explain([_process(1, main, idle)])
+    assert "while it handles KeyError: 41 raised at rewards.py:5 (__call__)" in "\n".join(
+        [found.verdict, *found.evidence]
+    )
+    # AND not the end of something, which programs handle every day
+    main["handles"] = raised | {"message": "queue.Empty"}
+    (found,) = explain([_process(1, main, idle)])
+    assert "handles" not in "\n".join([found.verdict, *found.evidence])
+
+
+def test_who_asks_for_what_would_end_the_wait_of_a_server_is_named_with_its_error():
+    wait = {"kind": "event", "name": "accepting", "key": "0x9", "functions": ["post_resume:76"], "users": []}
+    listens = {"kind": "socket", "file": {"local": "127.0.0.1:80"}}
+    server = _process(1, _thread("MainThread", listens, main=True), _thread("engine-loop", wait))
+    asked = {"name": "resume", "file": "/x/trainer.py", "line": 33, "function": "push_weights"}
+    said = [{"message": "OSError: 400", "place": asked, "caught_in": asked, "logged": False, "ago_s": 3.0}]
+    waits = {"kind": "socket", "call": "read", "file": {"peer": "127.0.0.1:80", "local": "127.0.0.1:5000"}}
+    trainer = _process(2, _thread("MainThread", waits | {"ends": [1]}, main=True), asks_for=[asked], said=said)
+    found = explain([server, trainer])[0]
+    assert "job@2 asks for it in trainer.py:33 (push_weights), and does not do so now; job@2" in found.verdict
+    assert "OSError: 400" in found.verdict
 
 
 def test_ranks_that_expect_a_broadcast_from_different_ranks_disagree():
@@ -741,6 +770,33 @@ def test_an_end_of_a_pipe_that_was_only_inherited_is_told():
         assert ("runs nothing that writes into it (child process 3 has ended" in found.verdict) == (severity == "error")
 
 
+def test_a_child_that_failed_is_why_nobody_writes_into_a_pipe_that_all_have_inherited():
+    reads = {"kind": "pipe", "call": "read", "file": {"kind": "pipe"}, "ends": [2], "sockets": [[2, 9]]}
+    failed = {"kind": "process", "name": "env-1", "pid": 3, "exit": "exit code 1"}
+    reader = _process(1, _thread("MainThread", reads, main=True), ended=[failed])
+    idle = _thread("MainThread", _reads("own", 1, 4), main=True)
+    found = explain([reader, _process(2, idle)])[0]
+    assert found.kind == "no_peer"
+    said = "no process that has the other end open runs anything that writes into it: process env-1 (pid 3) has ended"
+    assert said in found.verdict
+
+
+def test_a_thread_that_an_exception_has_ended_is_told_with_it(tmp_path):
+    frames = [{"file": "/x/data.py", "line": 29, "function": "tokenize"}]
+    crash = {"thread": "prefetch", "where": "thread", "exceptions": [{"frames": frames}]}
+    (tmp_path / "crash.json").write_text(json.dumps(crash))
+    ended = [{"kind": "thread", "name": "prefetch", "kept_as": ""}]
+    wait = _queue(
+        "queue_get",
+        functions=["_fill:25"],
+        starters=[{"name": "prefetch", "runs": "_fill", "passed": True, "what": "thread", "line": 9}],
+    )
+    process = _process(1, _thread("MainThread", wait, main=True), ended=ended)
+    process |= {"message": "KeyError: 'integral'", "crash_file": str(tmp_path / "crash.json")}
+    (found,) = explain([process])
+    assert "thread prefetch has ended: KeyError: 'integral' was raised at data.py:29 (tokenize)" in found.verdict
+
+
 def _reads(name, pid, number):
     return {"kind": "socket", "type": "Connection", "name": name, "ends": [pid], "sockets": [[pid, number]]}
 
@@ -1040,6 +1096,31 @@ def test_two_jobs_of_a_host_are_told_apart():
         found.to_finding().severity == "info"
         and "has not entered it yet, but is computing at save.py:9" in found.verdict
     )
+
+
+def test_a_task_that_waits_for_something_else_than_before_goes_on():
+    def look(awaits, **wait):
+        wait = {"kind": "child", "pid": 7, "name": "tool", "child": {}} | wait
+        return _process(1, tasks=[_task("agent", wait, key="0x9", awaits=awaits)])
+
+    assert "moved" not in mark_moved(look("0x5"), look("0x5"), 1.0)["tasks"][0]
+    for before in (look("0x4"), _process(1)):
+        assert mark_moved(before, look("0x5"), 1.0)["tasks"][0]["moved"]
+    # Who looks again after a while waits each time for something new, and unseen tasks tell nothing.
+    assert "moved" not in mark_moved(look("0x4"), look("0x5", timeout=True), 1.0)["tasks"][0]
+    assert "moved" not in mark_moved({"threads": []}, look("0x5"), 1.0)["tasks"][0]
+
+
+def test_a_connection_on_which_nothing_is_asked_is_no_deadlock():
+    def reads(number, other, **more):
+        wait = {"kind": "stream", "file": {"peer": "127.0.0.1:1"}, "ends": [other], "sockets": [[other, 9]]}
+        return _process(number, _thread("loop", wait | {"reads_on": True} | more, main=True, may_call=[]))
+
+    client, server = reads(1, 2), reads(2, 1, requests=True)
+    assert explain([client, server])[0].kind != "deadlock"
+    # A loop that also sends waits for the answer.
+    client["threads"][0]["may_call"] = ["send"]
+    assert explain([client, server])[0].kind == "deadlock"
 
 
 def test_who_writes_to_a_disk_piece_by_piece_goes_on():

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .looking import SHARED_BY_RAY
+    from .moving import mark_moved
     from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
-    from .outside import look, mark_moved
+    from .outside import look
     from .places import is_standard, is_users
     from .snapshot import RAYS_LOOP, add_own_waits
 
@@ -33,7 +34,7 @@ _MODULES = {
     "is_standard": "places",
     "is_users": "places",
     "look": "outside",
-    "mark_moved": "outside",
+    "mark_moved": "moving",
 }
 
 

@@ -2,6 +2,7 @@
 that it calls, with the arguments as far as these are known."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from .kernel import Facts
@@ -14,6 +15,7 @@ from .source import Sources, methods_in, nodes_ahead, nodes_run, remote_methods
 _DEPTH = 3
 _MOST_CALLED = 60
 _WRAPPED = 3
+_A_NAME, _MOST_ASKED = re.compile(r"[A-Za-z_]\w{2,40}"), 200
 HANDED = "()"
 _CALLABLE = ("function", "method", "staticmethod", "classmethod")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -133,6 +135,21 @@ def paths_ahead(frames: Sequence[Frame], sources: Sources) -> Iterator[Facts]:
                 ):
                     place = {"file": frame.file, "line": getattr(node, "lineno", 0), "function": frame.function}
                     yield place | {"path": text}
+
+
+def names_asked_for(frames: Sequence[Frame], sources: Sources) -> list[Facts]:
+    """The last words of paths, and plain names, that functions in the files of current ones give to others: what a
+    server may be asked for."""
+    found: dict[tuple[str, str], Facts] = {}
+    for file in dict.fromkeys(frame.file for frame in frames if is_users(frame.file)):
+        for function in sources.functions(file):
+            for call in (node for node in own_nodes(function) if isinstance(node, ast.Call)):
+                for text in (each.value for each in call.args if isinstance(each, ast.Constant)):
+                    word = text.rpartition("/")[2] if isinstance(text, str) else ""
+                    if _A_NAME.fullmatch(word) and len(found) < _MOST_ASKED:
+                        place = {"file": file, "line": call.lineno, "function": function.name}
+                        found.setdefault((word, function.name), place | {"name": word})
+    return list(found.values())
 
 
 def routes_to(names: set[str], file: str, sources: Sources) -> list[str]:

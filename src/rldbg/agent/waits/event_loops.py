@@ -63,6 +63,12 @@ def is_waiting(task: Object) -> bool:
     return waiter is not None and waiter.kind != "NoneType"
 
 
+def awaited(task: Object) -> str:
+    """The address of the future that a task waits for; each wait has one of its own."""
+    waiter = task.get("_fut_waiter")
+    return f"{waiter.address:#x}" if waiter is not None else ""
+
+
 def failed_tasks(tasks: list[Object]) -> list[dict[str, Any]]:
     """Tasks that an exception has ended, or that were cancelled."""
     found = []
@@ -97,6 +103,7 @@ def task_facts(task: Object, sources: Sources) -> dict[str, Any]:
         "frames": frames,
         "background": users_place(frames) is None,
         "serves": bool(frames) and not is_users(frames[-1].file),
+        "awaits": awaited(task),
         "wait": _wait(task, frames, sources) | ({"completed": True} if _is_done(task.get("_fut_waiter")) else {}),
     }
 

@@ -85,8 +85,12 @@ def _process_queue(frame: Frame, looking: Looking) -> Wait:
     value = frame.variable("self")
     pipe = value.get("_reader" if action == "get" else "_writer") if value is not None else None
     handle = pipe.get("_handle") if pipe is not None else None
-    size = queue_facts(value)["size"] if value is not None else None
-    wait |= {"size": size, "descriptor": handle.number() if handle is not None else None}
+    facts = queue_facts(value) if value is not None else {}
+    wait |= {
+        "size": facts.get("size"),
+        "limit": facts.get("limit"),
+        "descriptor": handle.number() if handle is not None else None,
+    }
     return wait | (_rest_of_item(looking.frames) if action == "get" else {})
 
 
@@ -124,6 +128,8 @@ def _event(frame: Frame, looking: Looking) -> Wait:
 
 def _condition(frame: Frame, looking: Looking) -> Wait:
     value = frame.variable("self")
+    if any(call.method == "_acquire_restore" for call in looking.sources.calls_at(looking.frames[0])):
+        return _lock_of(frame, looking)
     lock = value.get("_lock") if value is not None else None
     return own_wait(
         frame,
@@ -136,8 +142,20 @@ def _condition(frame: Frame, looking: Looking) -> Wait:
     )
 
 
+def _lock_of(frame: Frame, looking: Looking) -> Wait:
+    """A condition's own lock: to enter it, or to go on after it was notified."""
+    value = frame.variable("self")
+    name = looking.name(value, "wait", "wait_for", "__enter__")
+    lock = value.get("_lock") or value if value is not None else None
+    owner = lock.owner() if lock is not None else None
+    choice = {"name": name, "key": lock_key(value, name), "owner": owner}
+    return {"kind": "lock", "choices": [choice], "name": name, "key": choice["key"]}
+
+
 def _semaphore(frame: Frame, looking: Looking) -> Wait:
     value = frame.variable("self")
+    if is_a(value, "Condition"):
+        return _lock_of(frame, looking)
     limit = value.get("_initial_value") if value is not None else None
     wait = own_wait(frame, "semaphore", looking, "acquire", "__enter__", limit=limit.number() if limit else None)
     return wait | {"choices": [{"name": wait["name"], "key": wait["key"], "owner": None}]}

@@ -5,16 +5,14 @@
 
 import contextlib
 import json
-import os
 import struct
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from .backlog import backlog, untouched
+from .backlog import backlog
 from .blocking import wait_of
 from .chosen import (
     chosen_processes,
@@ -29,30 +27,21 @@ from .kernel_threads import thread_facts
 from .layout import LayoutError, MemoryLayout, measured_layout
 from .looking import Looking
 from .memory import ProcessMemory
+from .moving import awaiting, mark_moved, watch_tasks
 from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
 from .nccl import lasting, nccl_notes, nccl_troubles
 from .places import own_frames
 from .process_views import FarProcess, ThreadView
-from .rounds import current_round, in_vain
+from .rounds import current_round
 from .said_files import add_said
 from .snapshot import frame_facts, snapshot
 from .source import Sources
 from .spied import SpiedProcess, find_py_spy, spied_threads
 
-_RAY_TASK_DIGITS = 48
 # What reading a process raises that changes while it is read.
 _CHANGED_MEANWHILE = (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error)
 # A process that runs is often in another place when it is read again.
 _TRIES = 5
-# Who is woken from these got what it waited for, and waits for the next; a condition may have been notified in vain.
-_ENDED_BY_WAKING = frozenset(
-    {"lock", "queue_get", "queue_put", "event", "semaphore", "barrier", "pipe", "future", "thread"}
-)
-# Who waits for one of these uses no CPU time; the share that one who takes them again and again uses at least.
-_SHARE_OF_MOVING = 0.05
-
-# These use CPU time while they wait.
-_SPINNING = frozenset({"cuda", "collective"})
 
 
 def main() -> None:
@@ -79,8 +68,11 @@ def look(
     begun = time.monotonic()
     before = {pid: looks.glance(pid) for pid in wanted} if apart_s else {}
     if apart_s:
-        time.sleep(max(apart_s - (time.monotonic() - begun), apart_s / 2))
+        watch_tasks(before, looks.tasks, max(apart_s - (time.monotonic() - begun), apart_s / 2))
     seen = {pid: looks.rounds_again(pid, before.get(pid, {}), looks.at(pid)) for pid in wanted}
+    if apart_s:
+        # What goes on while it is read has a bit of both in it.
+        watch_tasks(before, looks.tasks, 0.0)
     found = [looks.natively(pid, mark_moved(before.get(pid, {}), entry, apart_s)) for pid, entry in seen.items()]
     with_given_names(without_inherited_ranks(found))
     if apart_s:
@@ -114,8 +106,21 @@ class _Looks:
                 with contextlib.suppress(OSError, LayoutError, *_CHANGED_MEANWHILE):
                     seen = FarProcess(memory).threads()
                     threads = [replace(thread, frames=own_frames(thread.frames)) for thread in seen]
-                    return {"children": children_of(pid), "threads": [self._glanced(pid, thread) for thread in threads]}
+                    found = {"children": children_of(pid), "threads": [self._glanced(pid, each) for each in threads]}
+                    return found | {"tasks": awaiting(FarProcess(memory).modules())}
             return {}
+        finally:
+            memory.close()
+
+    def tasks(self, pid: int) -> list[Facts]:
+        try:
+            memory = ProcessMemory(pid, self._layout(pid))
+        except (OSError, LayoutError):
+            return []
+        try:
+            return awaiting(FarProcess(memory).modules())
+        except (OSError, LayoutError, *_CHANGED_MEANWHILE):
+            return []
         finally:
             memory.close()
 
@@ -200,85 +205,6 @@ class _Looks:
         if isinstance(found, str):
             raise LayoutError(found)
         return found
-
-
-def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
-    """Marks the threads that are running, by their frames, CPU time or wake-ups. py-spy wakes the threads of a process
-    that it inspects."""
-    first = {thread["native"]: thread for thread in before.get("threads") or []}
-    old_children, children = ({child["pid"] for child in each.get("children") or []} for each in (before, after))
-    after["replaced_children"] = bool(old_children) and not old_children & children
-    ticks = os.sysconf("SC_CLK_TCK")
-    for thread in after.get("threads") or []:
-        old = first.get(thread["native"])
-        if old is None:
-            continue
-        thread["untouched"] = untouched(old, thread)
-        used_s = (thread["kernel"].get("cpu", 0) - old["kernel"].get("cpu", 0)) / ticks
-        kind, woken = thread["wait"]["kind"], not before.get("spied") and _was_woken(old, thread)
-        thread["vain"] = in_vain(old, thread, woken=woken)
-        ends = kind in _ENDED_BY_WAKING and (
-            (woken and thread["kernel"].get("one_end")) or used_s > max(_SHARE_OF_MOVING * apart_s, 1.5 / ticks)
-        )
-        # Each piece that is read or written wakes it.
-        ends |= kind == "disk" and woken
-        if used_s > 0.5 * apart_s and kind not in _SPINNING:
-            thread["holds"] = [*(thread.get("holds") or []), *_may_hold(thread)]
-            thread["wait"] = {"kind": "computing"}
-        elif polling := _in_one_loop(old, thread):
-            thread |= {name: polling[name] for name in ("wait", "frames", "place", "kernel")}
-            thread["wait"] |= {"again": True}
-        elif ends or _places(old) != _places(thread) or _asks_anew(old, thread):
-            thread["holds"] = [*(thread.get("holds") or []), *_may_hold(thread)]
-            thread["moved"] = True
-            thread["asks"] = _asked_again(old, thread)
-        elif woken and kind == "sleep":
-            thread["wait"]["again"] = True
-    return after
-
-
-def _may_hold(thread: Facts) -> list[Facts]:
-    """A thread that goes on has from time to time the locks that its line takes."""
-    choices = thread["wait"].get("choices") or []
-    place = thread.get("place") or {}
-    return [{**place, "key": each["key"], "name": each["name"], "loops": False} for each in choices if place]
-
-
-def _was_woken(old: Facts, thread: Facts) -> bool:
-    before, now = old["kernel"].get("wakes"), thread["kernel"].get("wakes")
-    return None not in (before, now) and before != now
-
-
-def _in_one_loop(old: Facts, thread: Facts) -> Facts | None:
-    """Of two looks at a loop that asks Ray and sleeps, where what it looks for is the same, the one at the sleep."""
-    for sleeps, asks in ((old, thread), (thread, old)):
-        places = [each.get("place") or {} for each in (sleeps, asks)]
-        same = all(places[0].get(name) == places[1].get(name) for name in ("file", "function"))
-        waits = [each.get("wait") or {} for each in (sleeps, asks)]
-        polled = waits[0].get("polls") if waits[0].get("kind") == "sleep" else ""
-        if same and polled and polled == waits[1].get("asked_in"):
-            return sleeps
-    return None
-
-
-def _asked_again(old: Facts, thread: Facts) -> str:
-    """What a loop looks for that asks Ray in both looks, if it is the same."""
-    asked = {str((each.get("wait") or {}).get("asked_in") or "") for each in (old, thread)}
-    return asked.pop() if len(asked) == 1 else ""
-
-
-def _asks_anew(old: Facts, thread: Facts) -> bool:
-    """It waits for other tasks of Ray than before."""
-    waits = [each.get("wait") or {} for each in (old, thread)]
-    # From outside, objects of Ray as they are in memory: each begins with the number of its references.
-    before, now = (
-        [str(task)[16 * (len(task) > _RAY_TASK_DIGITS) :] for task in wait.get("tasks") or ()] for wait in waits
-    )
-    return bool(before and now) and before != now
-
-
-def _places(thread: Facts) -> list[Any]:
-    return [(frame["file"], frame["function"]) for frame in thread["frames"]]
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ def guard(functions: Sequence[str], name: str, methods: frozenset[str], place: F
     tests: list[ast.expr | None] = []
     for function in sources.functions(place.file) if len(names) == 1 else ():
         if function.name in names:
-            tests += [test for call, test in _guarded(function, None) if is_called_on(call, last, methods)]
+            tests += [test for call, test in guarded(function, None) if is_called_on(call, last, methods)]
     test = tests[0] if len(tests) == 1 else None
     return f"`{ast.unparse(test)[:_SHOWN]}`{values_in(test, place)}" if test is not None else ""
 
 
-def _guarded(node: ast.AST, test: ast.expr | None) -> Iterator[tuple[ast.Call, ast.expr | None]]:
+def guarded(node: ast.AST, test: ast.expr | None) -> Iterator[tuple[ast.Call, ast.expr | None]]:
     """Calls, each with the innermost condition that it depends on."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
@@ -34,7 +34,7 @@ def _guarded(node: ast.AST, test: ast.expr | None) -> Iterator[tuple[ast.Call, a
         if isinstance(child, ast.Call):
             yield child, test
         depends = isinstance(node, ast.If) and child in node.body
-        yield from _guarded(child, node.test if depends and isinstance(node, ast.If) else test)
+        yield from guarded(child, node.test if depends and isinstance(node, ast.If) else test)
 
 
 def is_called_on(call: ast.Call, last: str, methods: frozenset[str]) -> bool:

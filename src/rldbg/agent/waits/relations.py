@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TypeVar
 
 from .called import HANDED, later_calls, may_act, paths_ahead, routes_to, uses_ahead
+from .feeding import feeders, steps_skipped
 from .kept import Kept, dropped_from, kept_objects, others_ahead, overwritten
 from .kernel import Facts
 from .looking import Wait, is_ray_queue, lock_key, shared_key
@@ -53,6 +54,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         entry["writes"] = sorted({*_written(every), *numbers})
         entry["starts"] = starts_ahead(frames, sources)
         entry["asks_for"] = list(paths_ahead(frames, sources))
+        entry["skips"] = steps_skipped(frames, _ENDING, sources)
         used.append((entry, [(each, method) for each, method in every if each is not None and method != HANDED]))
     reached = [(entry, _methods((each.address, method) for each, method in own)) for entry, own in used]
     for (entry, own), (_, frames) in zip(used, waiting, strict=True):
@@ -85,6 +87,9 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
                 taker = given.get(_address(wait), [])
                 _relate_functions(wait, place, frames, keeper, taker, sources)
                 wait["later"] = _later(wait.get("functions") or [], waiting, sources)
+                fed = {each.partition(":")[0] for each in wait.get("functions") or ()} | set(wait.get("leading") or ())
+                others = [each for each in waiting if each[0] is not entry] if wait["endless"] else []
+                wait["fed_by"] = feeders(fed, place.file, others, sources)
             if place is not None and wait["kind"] == "store":
                 wait["set_as"] = sources.keys_written(place.file, wait.get("functions") or [])
 

@@ -98,12 +98,14 @@ def _chosen(node: ast.AST) -> Sequence[ast.AST]:
 
 
 def _escapes(statements: Sequence[ast.stmt], function: ast.AST, frame: Frame) -> Iterator[Facts]:
-    """How the line is passed by. Who is between `from` and `to` has not done so in this way."""
+    """How the line is passed by. Who is between `from` and `to` has not done so in this way; who is `aside` is in the
+    other branch, and may come to a call like it there."""
     line = frame.line
     for node in statements:
         if isinstance(node, ast.If) and not _is_in([node.test], line):
             body, word = (node.body, "did not hold") if _is_in(node.body, line) else (node.orelse, "held")
-            yield _escape("test", f"`{_short(node.test)}`", word, node.lineno, body)
+            other = node.orelse if body is node.body else node.body
+            yield _escape("test", f"`{_short(node.test)}`", word, node.lineno, body) | {"aside": _span(other)}
         elif isinstance(node, _LOOPS) and _is_in(node.body, line):
             yield from _left(node, line)
         elif isinstance(node, ast.Try) and _is_in(node.body, line):
@@ -162,8 +164,12 @@ def _jumps(
 
 
 def _escape(kind: str, what: str, word: str, line: int, within: Sequence[ast.stmt]) -> Facts:
-    span = (within[0].lineno, within[-1].end_lineno or 0) if within else (0, -1)
-    return {"kind": kind, "what": what, "word": word, "line": line, "from": span[0], "to": span[1]}
+    first, last = _span(within)
+    return {"kind": kind, "what": what, "word": word, "line": line, "from": first, "to": last}
+
+
+def _span(statements: Sequence[ast.stmt]) -> tuple[int, int]:
+    return (statements[0].lineno, statements[-1].end_lineno or 0) if statements else (0, -1)
 
 
 def _tested(function: ast.AST, frame: Frame) -> Iterator[tuple[str, str]]:

@@ -165,6 +165,9 @@ def _assign(error: Facts, sharing: Sequence[Facts], *, unseen: bool) -> None:
     thread is, one that has ended may have printed it, or a process that has."""
     numbers, above = error.pop("numbers"), error.pop("above")
     ended = [(entry, each) for entry in sharing for each in entry.get("ended") or [] if _is_headline(above, each)]
+    if len({(each["kind"], each.get("pid")) for _, each in ended if each["kind"] == "process"}) == 1:
+        # Those that were forked later remember it as well; who started it knows how it ended.
+        ended = sorted(ended, key=lambda known: str(known[1].get("exit")).startswith("unknown"))[:1]
     if len(ended) == 1:
         entry, gone = ended[0]
         _add(entry, error | {"gone": f"{gone['kind']} {gone['name']}"})
@@ -178,14 +181,23 @@ def _assign(error: Facts, sharing: Sequence[Facts], *, unseen: bool) -> None:
         entry, speaker = speakers[0]
         who = {"task_key": speaker["key"], "task": speaker["task"]} if "task" in speaker else _thread(speaker)
         _add(entry, error | who)
-    elif len(named) == 1:
-        _add(named[0], error)
+    elif len(named) == 1 or (is_known and len(possible) == 1 and _is_of(possible[0], error)):
+        _add(possible[0], error)
     else:
         # All of them have what is said, and the numbers of the others.
         those = [entry for entry in possible if any(entry is each for each, _ in speakers)] or possible
         others = {"one_of": sorted(each["pid"] for each in those), "or_others": not speakers or not is_known}
         for entry in those:
             _add(entry, error | others)
+
+
+def _is_of(entry: Facts, error: Facts) -> bool:
+    """Whether a process runs code of the file in which an exception was raised or caught, and is not in that call."""
+    caught, places = error["caught_in"], [each for each in (error["place"], error["caught_in"]) if each]
+    every = [*(entry.get("threads") or []), *(entry.get("tasks") or [])]
+    frames = [frame for each in every for frame in each.get("frames") or []]
+    still = caught and any(frame["file"] == caught["file"] and frame["line"] == caught["line"] for frame in frames)
+    return not still and any(frame["file"] in {each["file"] for each in places} for frame in frames)
 
 
 def _is_headline(line: str, gone: Facts) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from .awaited_files import awaited_files, files_ahead
 from .backlog import backlog
 from .blocking import wait_of
-from .called import remote_ahead
+from .called import names_asked_for, remote_ahead
 from .chosen import OURS, given_name
 from .connected import connected_processes, connection_to, is_listened, listening_at
 from .distributed_calls import given_results
@@ -64,6 +64,7 @@ _ADDED_TO_STACKS = (
     "writes",
     "starts",
     "asks_for",
+    "skips",
     "writes_files",
     "route",
     "enters",
@@ -71,6 +72,8 @@ _ADDED_TO_STACKS = (
     "round",
 )
 _MOST_HELD = 100
+# Libraries by which programs ask servers.
+_CLIENTS = frozenset({"http.client", "httpx", "aiohttp", "requests", "grpc", "zmq"})
 # Loops that are written in C show only who runs them.
 _LOOPS = ("asyncio/base_events.py", "asyncio/runners.py")
 # What Ray calls its threads that run them, which show nothing of the loop.
@@ -141,7 +144,9 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
     for wait in waits:
         _look_behind(wait, view.pid, everyone)
     for entry, frames in waiting:
-        entry["wait"]["requests"] = not entry.get("main") and _reads_requests(entry["wait"], frames, view.pid, sources)
+        entry["wait"]["reads_on"] = not entry.get("main") and _reads_in_loop(entry["wait"], frames, sources)
+        accepted = entry["wait"]["reads_on"] and listener(view.pid, str(entry["wait"]["file"]["local"]))
+        entry["wait"]["requests"] = bool(accepted)
     return {
         "threads": sorted(entries, key=lambda entry: not entry["main"]),
         "tasks": tasks,
@@ -159,6 +164,9 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         "process_groups": groups,
         "groups_made": groups_made(modules),
         "ray_keeps": ray_keeping(modules),
+        "asks_for": names_asked_for(
+            [frame for _, frames in waiting for frame in frames] if _CLIENTS & modules.keys() else [], sources
+        ),
     }
 
 
@@ -205,12 +213,12 @@ def _is_in_library(wait: Wait, frames: Sequence[Frame]) -> bool:
     return bool(wait.get("taken_in")) or (wait["kind"] == "lock" and not any(is_users(each.file) for each in frames))
 
 
-def _reads_requests(wait: Wait, frames: Sequence[Frame], pid: int, sources: Sources) -> bool:
-    """Whether the next data of a connection is awaited in a loop, at the end that has accepted the connection."""
+def _reads_in_loop(wait: Wait, frames: Sequence[Frame], sources: Sources) -> bool:
+    """Whether a loop awaits the next data of a connection. That is for requests at the end that has accepted it."""
     file, user = wait.get("file") or {}, users_place(frames)
     if wait.get("sends") or user is None or not (file.get("peer") and file.get("local")):
         return False
-    return bool(sources.loops_around(frames[user]) and listener(pid, str(file["local"])))
+    return bool(sources.loops_around(frames[user]))
 
 
 def _runs_an_item(frames: Sequence[Frame]) -> bool:

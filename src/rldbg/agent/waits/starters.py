@@ -28,7 +28,7 @@ _STARTS: dict[str, tuple[str, int]] = {
 }
 _ALWAYS_RUN = (ast.With, ast.AsyncWith, ast.Expr, ast.Assign, ast.AnnAssign, ast.Try, ast.Return)
 # Names that mean something else in most places.
-_TOO_COMMON = frozenset({"run", "__init__", "main"})
+TOO_COMMON = frozenset({"run", "__init__", "main"})
 _CALLED_THROUGH = 3
 # Where those that run what they were handed keep it.
 _HANDED_AS = {"concurrent/futures/thread.py": "fn", "/threading.py": "_target"}
@@ -38,7 +38,9 @@ def starters(functions: Sequence[str], place: Frame, frames: Sequence[Frame], so
     """For functions of the place's file (as `name:line`): what is started to run one of them or what calls one, its
     name and its line, and whether a current function has `passed` that line, or comes to it `later`."""
     file = place.file
-    leading = leading_to({each.partition(":")[0] for each in functions}, file, sources) if functions else set()
+    lines = [int(each.partition(":")[2]) for each in functions]
+    names = {each.partition(":")[0] for each in functions}
+    leading = leading_to(names, file, sources, lines) if functions else set()
     begun = [(call, started) for call in sources.calls(file) if leading and (started := _started(call, leading))]
     begun += _subclasses(leading, file, sources)
     own = [frame for frame in frames if begun and frame.file == file]
@@ -228,18 +230,44 @@ def _parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, position: int |
     return position if isinstance(position, str) else names[position] if position < len(names) else ""
 
 
-def leading_to(names: set[str], file: str, sources: Sources) -> set[str]:
-    """Functions of a file by their qualified names: those of these names, and those that call them."""
+def leading_to(names: set[str], file: str, sources: Sources, lines: Sequence[int] = ()) -> set[str]:
+    """Functions of a file by their qualified names: those of these names, and those that call them. Of names that many
+    functions have, those with one of the lines are meant."""
     every = sources.definitions(file)
     called = {
         qualified: {last_name(n.func) for n in own_nodes(node) if isinstance(n, ast.Call)}
         for qualified, node in every.items()
     }
     found = {qualified for qualified in every if qualified.rpartition(".")[2] in names}
+    found -= {
+        qualified
+        for qualified in found
+        if lines and qualified.rpartition(".")[2] in TOO_COMMON
+        if not any(spanning(line)(every[qualified]) for line in lines)
+    }
     for _ in range(_CALLED_THROUGH):
-        last = {each.rpartition(".")[2] for each in found} - _TOO_COMMON
+        last = {each.rpartition(".")[2] for each in found} - TOO_COMMON
         found |= {qualified for qualified, calls in called.items() if calls & last}
+        # `Writer(queue).run()` says whose `run` it is.
+        common = {each for each in found if each.rpartition(".")[2] in TOO_COMMON}
+        found |= {qualified for qualified, node in every.items() if common and common & set(_called_on_new(node))}
     return found
+
+
+def _called_on_new(function: ast.AST) -> Iterator[str]:
+    """Methods that a function calls on an object which it makes itself, with the names of their classes."""
+    made = {
+        target.id: last_name(node.value.func)
+        for node in own_nodes(function)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in own_nodes(function):
+        owner = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+        kind = last_name(owner.func) if isinstance(owner, ast.Call) else made.get(last_name(owner)) if owner else ""
+        if kind:
+            yield f"{kind}.{last_name(node.func)}"  # type: ignore[attr-defined]
 
 
 def _started(call: ast.Call, leading: set[str]) -> Facts | None:

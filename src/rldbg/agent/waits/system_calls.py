@@ -5,9 +5,13 @@ import ast
 from .kernel_threads import POLLING
 from .lock_files import awaited_absence
 from .looking import Looking, Wait
-from .objects import is_a
+from .objects import Frame, is_a
+from .origins import FUNCTIONS
+from .places import is_users
 from .resolving import resolve
 
+# Of a function that only sleeps: how many statements it has, a text above it included, and how many call each other.
+_MOST_STATEMENTS, _MOST_HELPERS = 3, 3
 _STATEMENTS = frozenset({"execute", "executemany", "executescript", "commit"})
 
 
@@ -34,17 +38,31 @@ def _delay(looking: Looking) -> float | None:
     return value.real() if value is not None else None
 
 
+def _calls_for_sleep(looking: Looking) -> Frame | None:
+    """The function that sleeps, or who has called one that does little else, as in `while not done(): back_off()`."""
+    own = [frame for frame in looking.frames[looking.user or 0 :] if is_users(frame.file)]
+    for frame in own[:_MOST_HELPERS]:
+        function = looking.sources.function(frame)
+        helps = isinstance(function, FUNCTIONS) and len(function.body) <= _MOST_STATEMENTS
+        if looking.sources.loops_around(frame) or not helps:
+            return frame
+    return looking.place
+
+
 def kernel_wait(looking: Looking) -> Wait | None:
     facts, place = looking.kernel, looking.place
     call, file = str(facts.get("call") or ""), facts.get("file") or {}
     methods = {each.method for each in looking.sources.calls_at(place)} if place is not None else set()
     # A worker that polls by now was in the user's `sleep` when its frames were read.
     if call in ("nanosleep", "clock_nanosleep") or (call in ("", *POLLING) and "sleep" in methods):
+        place = _calls_for_sleep(looking)
         polls = looking.sources.polled(place) if place is not None else ""
         wait = {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods, "database": _uses_database(looking)}
         absence = awaited_absence(place, looking.sources) if place is not None else ""
         given_s, loops = _delay(looking), looking.sources.loops_around(place) if place is not None else []
         wait["counted"] = bool(loops) and isinstance(loops[-1], ast.For)
+        if place is not looking.place:
+            wait["named_in"] = place
         return wait | {"delay_s": facts.get("left_s") if given_s is None else given_s, "absence_of": absence}
     if call in ("wait4", "waitid"):
         pid = (facts.get("arguments") or [0])[1 if call == "waitid" else 0]

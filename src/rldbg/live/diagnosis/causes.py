@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from rldbg.live.diagnosis.hang import CORRECT_WHAT_WAS_RAISED, HangDiagnosis
 from rldbg.live.diagnosis.rank_nodes import uneven_rounds
-from rldbg.live.diagnosis.wait_graph import JOINS, Node, WaitGraph, sleeps_long, works_slowly
+from rldbg.live.diagnosis.wait_graph import FEEDS, JOINS, Node, WaitGraph, sleeps_long, works_slowly
 from rldbg.live.diagnosis.wait_words import clause, listed, sentence, thing, told_nodes
 from rldbg.live.diagnosis.waits import one_sided
 
@@ -132,6 +132,7 @@ def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph, same_cause: Sequenc
     text += _elsewhere(last, left) if len(way) > 1 else ""
     # Who only waits has nothing to do; the root of a wait without a counterpart may have failed to ask.
     acting = [node for each in ways for node in (each if ring or len(each) == 1 else each[1:])]
+    asking = {(*each, "main") for node in acting for each in node.wait.get("asked_by") or ()}
     return HangDiagnosis(
         sentence(root) + text,
         kind,
@@ -139,7 +140,7 @@ def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph, same_cause: Sequenc
         consequences(told, left, graph, same_cause),
         (fix,) if fix else (),
         where,
-        actors=frozenset(node.id for node in acting),
+        actors=frozenset(node.id for node in acting) | asking,
         told=frozenset(node.id for each in ways for node in each),
     )
 
@@ -163,7 +164,7 @@ def _in_order(label: str) -> list[object]:
 def _kind(way: Sequence[Node], *, ring: bool) -> str:
     last = way[-1]
     if ring:
-        return "deadlock"
+        return _NEVER.get(last.kind, "deadlock") if any(map(_feeds, way)) else "deadlock"
     if _raised_before_the_gpu(way) is not None:
         return "raised"
     if last.gone:
@@ -182,6 +183,11 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
     if last.kind == "sleep" and len(way) > 1 and not sleeps_long(last.wait) and _completes(way[-2], last):
         return "not_woken" if way[-2].wait.get("met") else "busy"
     return last.kind or "busy"
+
+
+def _feeds(node: Node) -> bool:
+    """Whether it waits for its next item, which another of the ring gives it."""
+    return any(edge.relation.startswith(FEEDS) for edge in node.edges)
 
 
 def _raised_before_the_gpu(way: Sequence[Node]) -> Node | None:

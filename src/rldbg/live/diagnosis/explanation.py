@@ -10,7 +10,7 @@ from rldbg.live.diagnosis.causes import SLOW, causes_of, consequences
 from rldbg.live.diagnosis.group_members import diagnose_groups
 from rldbg.live.diagnosis.hang import ENDED, HangDiagnosis
 from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
-from rldbg.live.diagnosis.passed_by import passed_by, where_apart
+from rldbg.live.diagnosis.passed_by import other_branch_of, passed_by, where_apart
 from rldbg.live.diagnosis.process_nodes import AT_THE_MOMENT
 from rldbg.live.diagnosis.rank_nodes import (
     NOT_BY_ALL,
@@ -21,7 +21,7 @@ from rldbg.live.diagnosis.rank_nodes import (
     unseen_ranks,
 )
 from rldbg.live.diagnosis.said_errors import with_said_errors
-from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, users_frame
+from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, raised_in_thread, users_frame
 from rldbg.live.diagnosis.wait_graph import Id, Node, WaitGraph, works_slowly
 from rldbg.live.diagnosis.wait_nodes import nodes_of, rest_where_meant, without_library_tasks
 from rldbg.live.diagnosis.wait_words import clause, place_text, sentence
@@ -91,8 +91,9 @@ def wait_of(stacks: Sequence[Message], pid: int, host: str) -> str:
 
 
 def _with_crash(stack: Message) -> Message:
-    """Adds the line of the user's code that raised, from the crash file if it can be read here."""
-    return stack | {"raised_at": users_frame(frames)} if (frames := raised_frames(stack)) else stack
+    """Adds the line of the user's code that raised, and the thread, from the crash file if it can be read here."""
+    frames = raised_frames(stack)
+    return stack | {"raised_at": users_frame(frames), "raised_in": raised_in_thread(stack)} if frames else stack
 
 
 def _with_name(stack: Message) -> Message:
@@ -153,6 +154,8 @@ def _passed(found: HangDiagnosis, graph: WaitGraph) -> str:
         members = node.wait.get("members") or [each.rank for each in ranked]
         others = [each for each in ranked if each.rank not in (node.rank, *found.left) and each.rank in members]
         for other in (each for each in others if {each.rank, node.rank} & {*found.ranks}):
+            if branch := other_branch_of(node.route, other.route):
+                return f"; rank {other.rank} is in the other branch of {branch}"
             if how := passed_by(node.route, other.route, waits=other.kind == "collective"):
                 return f"; rank {other.rank} has passed by the {node.wait.get('op')} of rank {node.rank}: {how}"
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rldbg.agent import Message
 from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.hang import HangDiagnosis, ranks_text
-from rldbg.live.diagnosis.passed_by import passed_by
+from rldbg.live.diagnosis.passed_by import other_branch_of, passed_by
 from rldbg.live.diagnosis.wait_graph import Id, Node
 from rldbg.live.diagnosis.wait_words import DEFAULT_GROUP, clause
 
@@ -159,7 +159,9 @@ def _skipped(waiting: Mapping[int, Node]) -> Iterator[str]:
     for rank, node in sorted(waiting.items()):
         for other, far in sorted(waiting.items()):
             makes = node.kind == "rendezvous" and other != rank
-            if makes and (how := passed_by(node.route, far.route, waits=True)):
+            if makes and (branch := other_branch_of(node.route, far.route)):
+                yield f"; rank {other} is in the other branch of {branch}"
+            elif makes and (how := passed_by(node.route, far.route, waits=True)):
                 yield f"; rank {other} has passed by the {node.wait.get('call')} of rank {rank}: {how}"
 
 

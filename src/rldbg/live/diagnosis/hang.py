@@ -1,5 +1,6 @@
 """Why a job hangs, in one sentence, from the waits of all ranks."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -211,7 +212,8 @@ def _of_ranks(whereabouts: str, ranks: Sequence[int], *, alone: bool) -> str:
 
 def _absent_fix(view: RankView | None) -> str:
     if view is not None and view.raised and view.state != "stopped":
-        return "correct what it raised; look at its frames and values: rldbg attach CRASH_FILE (its log names it)"
+        file = shlex.quote(view.crash_file) if view.crash_file else "CRASH_FILE (its log names it)"
+        return f"correct what it raised; look at its frames and values: rldbg attach {file}"
     if view is None or view.state in ENDED:
         return "find out why it ended: its crash file, or `rldbg doctor` on its log"
     if view.state == "stopped":

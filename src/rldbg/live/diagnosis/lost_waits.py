@@ -21,22 +21,49 @@ DUTIES = {
 }
 _HAPPENED = {"queue_get": "have items", "event": "are set", "future": "are completed"}
 _ENDED_WELL = "exit code 0"
+# Threads of the standard library's servers: one per request.
+_ENDS_WITH_ITS_REQUEST = re.compile(r"\((handle_request|process_request_thread)\)$")
 
 
 def why_lost(
     entry: WaitFacts, wait: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node], stacks: Sequence[WaitFacts] = ()
 ) -> str:
     if wait.get("shared") and wait.get("between") != "ray":
-        # Any child of a process that has it may have had a part in it.
-        ended = [
-            dict(each)
-            for other in stacks
-            if other.get("host") == stack.get("host")
-            for each in other.get("ended") or []
-            if may_have_had(other, wait, stack) or each.get("pid") in (stack.get("started_by") or ())
-        ]
-        stack = {**stack, "ended": list({tuple(each.items()): each for each in ended}.values())}
+        stack = _with_relatives(wait, stack, stacks)
     return _pool_loss(entry, stack, known) or _lost(entry, wait, stack)
+
+
+def ended_relatives(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> str:
+    """Processes that have ended and had the object: those that were started to act on it, else children of the process
+    that failed."""
+    ended = ended_processes(_with_relatives(wait, stack, stacks))
+    started = [each for each in ended if any(_is_remembered(n, str(each.get("name"))) for n in known_starters(wait))]
+    failed = [each for each in ended_processes(stack, failed=True) if not _is_unknown(each)]
+    return ", ".join(ended_text(each) for each in (started or failed)[:4])
+
+
+def _is_unknown(ended: WaitFacts) -> bool:
+    """How it ended is not known to its relatives, only to who started it."""
+    return str(ended.get("exit") or "").startswith("unknown")
+
+
+def _with_relatives(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> WaitFacts:
+    """The process, as if all that ended and had the object had been its own: any child of who has it may have had a
+    part in it."""
+    ended = [
+        dict(each)
+        for other in stacks
+        if other.get("host") == stack.get("host")
+        for each in other.get("ended") or []
+        if may_have_had(other, wait, stack) or each.get("pid") in (stack.get("started_by") or ())
+    ]
+    return {**stack, "ended": _each_once(ended)}
+
+
+def _each_once(ended: Sequence[WaitFacts]) -> list[WaitFacts]:
+    """How a process ended is known to who started it, not to its other relatives."""
+    told = sorted(ended, key=_is_unknown, reverse=True)
+    return list({each.get("pid") or tuple(each.items()): each for each in told}.values())
 
 
 def may_have_had(other: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> bool:
@@ -94,7 +121,7 @@ def _lost(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> str:
         called = f"this was `{known_as}`, which stands for something else by now" if known_as else ""
         called = called or f"`{wait['name']}` was replaced by another one since{how}"
         return f"{called}: what is done to that one does not end this wait"
-    ended = what_ended(stack)
+    ended = what_ended(stack, known_starters(wait))
     if wait.get("rest_of_item"):
         return "the process that wrote it has ended in the middle of it" + (f": {ended}" if ended else "")
     gone = ", ".join(filter(None, [_who_was_started(wait, stack, ended), ended]))
@@ -356,13 +383,21 @@ def _releases_itself(entry: WaitFacts, wait: WaitFacts) -> bool:
     return any(str(function).partition(":")[0] in own for function in wait.get("functions") or [])
 
 
-def what_ended(stack: WaitFacts) -> str:
-    """Threads, tasks and child processes of a process that are gone, and its last exception."""
+def what_ended(stack: WaitFacts, started: Sequence[str] = ()) -> str:
+    """Threads, tasks and child processes of a process that are gone, and its last exception; of those that were started
+    with one of these names, only they."""
     ended = list(stack.get("ended") or [])
-    words = [f"thread {each['name']} has ended" for each in ended if each["kind"] == "thread"]
+    threads = [each for each in ended if each["kind"] == "thread" and not _ENDS_WITH_ITS_REQUEST.search(each["name"])]
+    raised, thread = last_raised(stack), str(stack.get("raised_in") or "")
+    words = [f"thread {each['name']} has ended" for each in threads if each["name"] != thread]
     words += [f"task {each['name']} {each['exit']}" for each in ended if each["kind"] == "task"]
-    words += filter(None, [last_raised(stack)])
-    return ", ".join([*words, *ended_children(stack)][:4])
+    words += [f"thread {thread} has ended: {raised}"] if raised and thread else filter(None, [raised])
+    words += ended_children(stack)
+    return ", ".join(([word for word in words if any(_is_remembered(name, word) for name in started)] or words)[:4])
+
+
+def known_starters(wait: WaitFacts) -> list[str]:
+    return [str(each["name"]) for each in wait.get("starters") or [] if each["name"]]
 
 
 def last_raised(stack: WaitFacts) -> str:

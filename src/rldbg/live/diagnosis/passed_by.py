@@ -10,12 +10,10 @@ _MOST_WAYS = 3
 
 def passed_by(waiting: Sequence[_Step], other: Sequence[_Step], *, waits: bool) -> str:
     """How the rank with the route `other` has passed by the current line of `waiting`; empty where the source allows
-    none or many ways, or the rank has not come so far. `waits`: it is in a collective too, not on its way."""
+    none or many ways, or the rank has not come so far, or is in another branch. `waits`: it is in a collective too, not
+    on its way."""
     parts = _parting(waiting, other)
-    if parts is None or (waiting[parts]["file"], waiting[parts]["function"]) != (
-        other[parts]["file"],
-        other[parts]["function"],
-    ):
+    if parts is None or not _is_same_function(waiting[parts], other[parts]) or other_branch_of(waiting, other):
         return ""
     ahead = _is_ahead(other, waiting, parts)
     ways = list(_ways(waiting, other, parts))
@@ -26,6 +24,17 @@ def passed_by(waiting: Sequence[_Step], other: Sequence[_Step], *, waits: bool) 
     return ", or ".join(dict.fromkeys(ways))
 
 
+def other_branch_of(waiting: Sequence[_Step], other: Sequence[_Step]) -> str:
+    """The condition of which two are in different branches: who is elsewhere may come to the same call there."""
+    parts = _parting(waiting, other)
+    step, their = (waiting[parts], other[parts]) if parts is not None else ({}, {})
+    for escape in step.get("escapes") or () if step and _is_same_function(step, their) else ():
+        first, last = escape.get("aside") or (0, -1)
+        if first <= their["line"] <= last:
+            return _words({**escape, "word": ""}, step, their).rstrip()
+    return ""
+
+
 def ways_past(waiting: Sequence[_Step]) -> str:
     """How a rank may have come to its end without the current line of `waiting`; empty where there are many ways."""
     own = [step for step in waiting if step["function"] != "<module>"]
@@ -33,6 +42,17 @@ def ways_past(waiting: Sequence[_Step]) -> str:
         return ""
     ways = dict.fromkeys(_words(escape, step, {}) for step in own for escape in step["escapes"])
     return ", or ".join(ways) if len(ways) <= _MOST_WAYS else ""
+
+
+def has_left(waiting: Sequence[_Step], other: Sequence[_Step]) -> bool:
+    """Whether the rank with the route `other` has come through the last line of `waiting`: it is further down in the
+    same function, in the same round of the loops there, and nothing leads past that line."""
+    step = waiting[-1] if waiting else {}
+    their = next((each for each in reversed(other) if step and _is_same_function(step, each)), None)
+    if their is None or step["escapes"] is None or their["line"] <= step["line"]:
+        return False
+    rounds = list(_common_rounds(step, their))
+    return all(own is not None and own == number for own, number in rounds) and not list(_ways([step], [their], 0))
 
 
 def rounds_apart(route: Sequence[_Step], other: Sequence[_Step]) -> int | None:
@@ -53,7 +73,7 @@ def left_behind(route: Sequence[_Step], other: Sequence[_Step]) -> tuple[str, in
     the rounds are not known."""
     parts = _parting(route, other)
     for step, their in zip(route[: parts + 1] if parts is not None else route, other, strict=False):
-        if (step["file"], step["function"]) != (their["file"], their["function"]):
+        if not _is_same_function(step, their):
             return None
         numbers = {line: number for line, _, number in their["rounds"]}
         for line, _, number in (each for each in step["rounds"] if each[0] in numbers):
@@ -72,6 +92,10 @@ def where_apart(route: Sequence[_Step], other: Sequence[_Step]) -> tuple[_Step, 
 
 def _parting(route: Sequence[_Step], other: Sequence[_Step]) -> int | None:
     return next((n for n, pair in enumerate(zip(route, other, strict=False)) if _differ(*pair)), None)
+
+
+def _is_same_function(step: _Step, other: _Step) -> bool:
+    return (step["file"], step["function"]) == (other["file"], other["function"])
 
 
 def _differ(step: _Step, other: _Step) -> bool:

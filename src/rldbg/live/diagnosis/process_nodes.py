@@ -15,6 +15,12 @@ _QUOTED = re.compile(r"'([^']+)'")
 _SENDING = frozenset({"send", "send_bytes", "sendall"})
 # The main program has ended, its process has not.
 _OVER = frozenset({"exit", "undrained"})
+_RANKS_MEET = frozenset({"collective", "rendezvous", "store"})
+# Programs wait while they handle these, and nothing has failed.
+_EVERYDAY = frozenset(
+    {"Empty", "Full", "QueueEmpty", "QueueFull", "StopIteration", "StopAsyncIteration", "CancelledError"}
+    | {"TimeoutError", "Timeout", "BlockingIOError", "GeneratorExit"}
+)
 _ACTIVITIES = {
     "sleep": "sleeps (time.sleep)",
     "computing": "is computing",
@@ -172,10 +178,15 @@ def _stopped_place(stack: WaitFacts) -> str:
     return f"{str(stack['file']).rpartition('/')[2]}:{stack['line']}" if stack.get("file") else ""
 
 
+def _is_everyday(entry: WaitFacts) -> bool:
+    """Whether what a thread handles meanwhile is the end of something, not a failure."""
+    kind = str((entry.get("handles") or {}).get("message") or "").partition(":")[0].rpartition(".")[2]
+    return kind in _EVERYDAY
+
+
 def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     wait = dict(entry["wait"])
-    if wait.get("kind") in ("collective", "rendezvous", "store"):
-        wait["handles"] = handled_text(entry)
+    wait["handles"] = "" if _is_everyday(entry) and wait.get("kind") not in _RANKS_MEET else handled_text(entry)
     speaks = entry.get("main") if stack.get("raised") else stack.get("thread") in (None, entry.get("thread"))
     fate = _fate(stack) if speaks else {}
     activity = _ACTIVITIES.get(str(wait.get("kind")), "")

@@ -8,7 +8,7 @@ from rldbg.live.diagnosis.entries import process_id
 from rldbg.live.diagnosis.group_members import UNKNOWN_MEMBER, group_name, groups_of, has_own_numbers, is_member
 from rldbg.live.diagnosis.hang import ranks_text
 from rldbg.live.diagnosis.joining_ranks import tell_joining
-from rldbg.live.diagnosis.passed_by import left_behind, passed_by, rounds_apart, ways_past
+from rldbg.live.diagnosis.passed_by import has_left, left_behind, other_branch_of, passed_by, rounds_apart, ways_past
 from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitFacts, works_slowly
 from rldbg.live.diagnosis.wait_words import exit_text, listed, place_text, root_words
 
@@ -25,6 +25,10 @@ _BETWEEN_TWO = frozenset({"send", "recv", "isend", "irecv"})
 # What a rank that has come further need not have passed by.
 NOT_BY_ALL = UNNAMED | _BETWEEN_TWO
 _ANSWERS = {"receive": ("receives", "from", ("recv", "irecv")), "send": ("sends", "to", ("send", "isend"))}
+# Of these a rank may be done before the others have come.
+_LEFT_EARLY = frozenset(
+    {"broadcast", "broadcast_object_list", "reduce", "gather", "gather_object", "scatter", "scatter_object_list"}
+)
 _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor"})
 
 
@@ -72,7 +76,7 @@ def _join_job(
         absent = [front for other, front in others if front is not None and _is_missing(node, other, front.rank)]
         # Who is in a later round of the same loop has left it, and may have where the round is not known.
         late = [front for front in absent if rounds_apart(node.route, front.route) != 1]
-        late = [front for front in late if not _is_same_call(node, front)]
+        late = [each for each in late if not _is_same_call(node, each) and not _is_done(node, each)]
         for front in late or absent:
             # Counters know nothing of ranks that join a process group.
             if judged is None or front.rank in judged or node.kind == "rendezvous":
@@ -109,6 +113,11 @@ def _tell_roots(waiting: Mapping[int, Node], ranked: Mapping[int, Message], worl
         lost = f"the ranks in it disagree on its root: {', '.join(calls)}"
         for each in alike.values():
             each.wait = {**each.wait, "peer": None, "disagree": sorted(alike), "lost": lost}
+
+
+def _is_done(node: Node, other: Node) -> bool:
+    """Whether another rank has done its part of what a rank waits in."""
+    return node.wait.get("op") in _LEFT_EARLY and has_left(node.route, other.route)
 
 
 def _is_same_call(node: Node, other: Node) -> bool:
@@ -171,6 +180,8 @@ def _passing(node: Node, other: Node) -> str:
     if other.activity == _ENDED_WELL and (how := ways_past(node.route)):
         return f" (it may have passed it by: {how})"
     known = not other.gone and node.wait.get("op") not in NOT_BY_ALL and not node.wait.get("begun")
+    if known and (branch := other_branch_of(node.route, other.route)):
+        return f" (it is in the other branch of {branch})"
     how = passed_by(node.route, other.route, waits=other.kind in _TOGETHER_KINDS) if known else ""
     return f" (it has passed it by: {how})" if how else answering_lines(node, other) or _not_called(node, other)
 

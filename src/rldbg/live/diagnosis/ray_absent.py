@@ -25,10 +25,11 @@ class AbsentWorkers:
         elif state == "DEPENDENCIES_UNREADY":
             gone, activity = "not_ready", "cannot start: an argument of its constructor is not ready"
         elif state == "RESTARTING" and (lack := self._resources.lack_of(actor)):
-            ended = f"{exit_of(actor, self._view.ray)} and it " if actor["pid"] else ""
+            ended = f"{exit_of(actor, self._view.ray) or 'its process has ended'} and it " if actor["pid"] else ""
             gone, activity = "not_scheduled", f"{ended}cannot be scheduled again{lack}"
         elif state == "RESTARTING":
-            ends = "its process keeps ending, and the log of its worker says why"
+            how = exit_of(actor, self._view.ray).removeprefix("its process has ended").strip(" ()")
+            ends = f"its process keeps ending{f' ({how})' if how else ''}, and the log of its worker says why"
             again = f" (started again {times} so far): {ends}" if (times := times_restarted(actor)) else ""
             gone, activity = "restarting", f"is restarting{again}"
         else:

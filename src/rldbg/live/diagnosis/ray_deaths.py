@@ -33,21 +33,27 @@ def death_cause(actor: WaitFacts) -> str:
         return constructor
     told = _told_by_ray(actor)
     _, has_detail, detail = told.partition(_DETAIL)
-    if "connection error code" in detail:
-        why = "it was killed (as by the kernel when memory is short), or called os._exit"
-        return f"its process has ended without a word: {why}"
-    if has_detail and (code := _EXIT_CODE.search(detail)) is not None:
-        asked = " after exit_actor()" if "exit_actor" in detail else ""
-        return f"its process has ended (exit code {code[1]}){asked}"
+    if has_detail and (ended := _ended_text(detail)):
+        return ended
     return (detail or told or "no reason is recorded").partition("\n")[0].partition(" Some common causes")[0][:_SHOWN]
 
 
 def exit_of(actor: WaitFacts, ray: WaitFacts) -> str:
-    """How the last process of an actor ended, which Ray is to start again."""
+    """How the last process of an actor ended, which Ray is to start again; empty if Ray does not say it."""
     place = actor["node_id"], actor["pid"]
     rows = [row for row in ray["workers"] if (row["node_id"], row["pid"]) == place and not row["is_alive"]]
-    codes = [code[1] for row in rows if (code := _EXIT_CODE.search(str(row.get("exit_detail") or "")))]
-    return f"its process has ended (exit code {codes[-1]})" if codes else "its process has ended"
+    told = [text for row in rows if (text := _ended_text(str(row.get("exit_detail") or "")))]
+    return told[-1] if told else ""
+
+
+def _ended_text(detail: str) -> str:
+    """How Ray saw a process end; empty where it says something else."""
+    if "connection error code" in detail:
+        why = "it was killed (as by the kernel when memory is short), or called os._exit"
+        return f"its process has ended without a word: {why}"
+    code = _EXIT_CODE.search(detail)
+    asked = " after exit_actor()" if "exit_actor" in detail else ""
+    return f"its process has ended (exit code {code[1]}){asked}" if code is not None else ""
 
 
 def _told_by_ray(actor: WaitFacts) -> str:

@@ -81,11 +81,24 @@ def _others(stack: Message, first: Message) -> list[Message]:
 def raised_frames(stack: Message) -> list[Message]:
     """The frames of the exception that ended or holds a process, innermost first; none without its crash file."""
     try:
-        record = json.loads(Path(str(stack["crash_file"])).read_text(encoding="utf-8"))
-        frames = record["exceptions"][0]["frames"]
+        frames = _crash_record(stack)["exceptions"][0]["frames"]
         return [{name: frame[name] for name in ("file", "line", "function")} for frame in frames]
     except (KeyError, IndexError, TypeError, OSError, ValueError):
         return []
+
+
+def raised_in_thread(stack: Message) -> str:
+    """The name of the thread that the last exception of a process has ended; empty where it ended something else."""
+    try:
+        record = _crash_record(stack)
+        return str(record["thread"]) if record["where"] == "thread" else ""
+    except (KeyError, TypeError, OSError, ValueError):
+        return ""
+
+
+def _crash_record(stack: Message) -> Message:
+    record: Message = json.loads(Path(str(stack["crash_file"])).read_text(encoding="utf-8"))
+    return record
 
 
 def interesting_thread(stack: Message) -> Message:
@@ -171,9 +184,8 @@ def _view(stack: Message) -> RankView:
     pending = (_pending(stack, call),) if call else ()
     handles = handled_text(thread) if call else ""
     entered = {str(group["name"]): int(group["sequence"] or 0) for group in stack.get("groups") or []}
-    return RankView(
-        int(stack["rank"]), str(stack["who"]), place, state, pending, entered, raised=raised, handles=handles
-    )
+    view = RankView(int(stack["rank"]), str(stack["who"]), place, state, pending, entered, handles=handles)
+    return replace(view, raised=raised, crash_file=str(stack.get("crash_file") or ""))
 
 
 def _first_line(stack: Message) -> str:

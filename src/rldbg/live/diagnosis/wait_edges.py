@@ -1,7 +1,7 @@
 """Who should end a wait: the edges of the wait graph, by the kind of what is waited for."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rldbg.live.diagnosis.counterparts import lock_edges, own_server, servers_of
@@ -16,13 +16,22 @@ from rldbg.live.diagnosis.entries import (
     thread_id,
     thread_key,
 )
-from rldbg.live.diagnosis.lost_waits import DUTIES, ended_children, is_out_of_reach, what_ended, workers_keep_ending
-from rldbg.live.diagnosis.wait_graph import NOT_ABOUT_TO, Edge, Id, Node, WaitFacts
+from rldbg.live.diagnosis.lost_waits import (
+    DUTIES,
+    ended_children,
+    ended_relatives,
+    is_out_of_reach,
+    what_ended,
+    workers_keep_ending,
+)
+from rldbg.live.diagnosis.wait_graph import FEEDS, NOT_ABOUT_TO, Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import place_text
 
 # Who waits for the next item has nothing left to mark as done.
 _TAKING = {"queue_join": "queue_get"}
 _OWNED = {"thread": "is that thread", "undrained": "hands it on", "import": "imports it", "gil": "holds it"}
+# Of these more may come from outside the job.
+_FROM_OUTSIDE = frozenset({"socket", "stream", "message", "poll", "pipe", "stdin", "fifo"})
 IS_A_CHILD = "is a child process that should complete it"
 _RELATIONS = {
     "file_lock": "holds it",
@@ -86,15 +95,15 @@ def _duty_edges(asked: Asked) -> list[Edge]:
         if is_out_of_reach(wait):
             # Who would look it up by its name finds another one.
             return [edge for edge in found if edge.relation == should]
-        found += _sharing(wait, stack, asked.stacks)
+        found += [edge for edge in _sharing(wait, stack, asked.stacks) if edge.relation == should or _may(edge, asked)]
     others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")] if not found else []
     if others and (lost := _ended_users(others, host, asked.stacks)):
         node.wait = {**node.wait, "lost": lost}
         return []
     willing = [pid for pid in others if _may_use(pid, asked)]
-    if others and not willing and (failed := ended_children(stack, failed=True)):
+    if others and not willing and (gone := ended_relatives(wait, stack, asked.stacks)):
         # Who is forked has all queues of its parent.
-        lost = f"no process that has its other end is about to {duty}: {', '.join(failed)}"
+        lost = f"no process that has its other end is about to {duty}: {gone}"
         node.wait = {**node.wait, "lost": lost}
         return []
     unwilling = f"{NOT_ABOUT_TO} {duty}"
@@ -103,10 +112,56 @@ def _duty_edges(asked: Asked) -> list[Edge]:
         family = [edge.target for edge in _pool_edges(stack, known, threads=False)]
         above = [process_id(each) for each in asked.stacks if stack.get("pid") in children_of(each)]
         family += [(*each, front_of(each[1], each[0], known)) for each in above]
-        return [Edge(other, f"may {duty}") for other in family if other in known]
-    found = found or _closed_at_exit(asked) or _starting(asked) or _asking(asked)
+        edges = [Edge(other, f"may {duty}") for other in family if other in known]
+        return [edge for edge in edges if _may(edge, asked)]
+    found = found or _closed_at_exit(asked) or _starting(asked) or _asking(asked) or _feeding(asked)
+    found = [_with_skipped_step(edge, asked) if edge.relation == should else edge for edge in found]
     ends = asked.kind == "future" and not workers_keep_ending(wait, stack)
     return found or (_completers(stack, node, known) if ends else [])
+
+
+def _may(edge: Edge, asked: Asked) -> bool:
+    """Whether who has a shared object may act on it from where it is: not if it waits for others of the job, and what
+    it runs then does not name it."""
+    node = asked.known[edge.target]
+    if asked.wait.get("between") == "ray" or not node.waits or node.kind in _FROM_OUTSIDE:
+        return True
+    return _may_use(node.id[1], asked)
+
+
+def _feeding(asked: Asked) -> list[Edge]:
+    """Who gives the next item to who takes one after the other, and waits itself; not where somebody was started to do
+    so."""
+    if asked.wait.get("starters"):
+        return []
+    found = [(_entry_named(each["who"], asked.stack), each) for each in asked.wait.get("fed_by") or []]
+    edges = [
+        Edge(identity, f"{FEEDS} {each['calls']} ({place_text(each)}), not while it waits itself")
+        for identity, each in found
+        if identity in asked.known and identity != asked.node.id
+    ]
+    return [edge for edge in edges if asked.known[edge.target].waits]
+
+
+def _entry_named(who: str, stack: WaitFacts) -> Id:
+    named = (each for each in all_entries(stack) if who in (each.get("thread"), each.get("key")))
+    return next((entry_id(each, stack) for each in named), ())
+
+
+def _with_skipped_step(edge: Edge, asked: Asked) -> Edge:
+    """An edge with what makes its target leave out its part."""
+    own = {asked.wait.get("key"), asked.wait.get("shared")} - {None, ""}
+    hosts = [each for each in asked.stacks if process_id(each) == edge.target[:2]]
+    for step in (step for each in hosts for step in _steps_of(edge.target, each)):
+        if own & set(step["keys"]) and step["method"] in (asked.wait.get("ended_by") or ()):
+            return replace(edge, skipped=f"line {step['line']}, {step['skipped']}")
+    return edge
+
+
+def _steps_of(target: Id, stack: WaitFacts) -> Iterator[WaitFacts]:
+    for entry in all_entries(stack):
+        if entry_id(entry, stack) == target:
+            yield from entry.get("skips") or ()
 
 
 def _closed_at_exit(asked: Asked) -> list[Edge]:
@@ -228,6 +283,11 @@ def _process_edges(asked: Asked) -> list[Edge]:
         if writers := _writers(asked, pids):
             return [Edge(each.id, asked.relation()) for each in writers]
         if unused := _unused_ends(asked, pids):
+            if failed := ended_children(stack, failed=True):
+                # Who is forked has all pipes of its parent.
+                lost = f"no process that has the other end open runs anything that writes into it: {', '.join(failed)}"
+                asked.node.wait = {**wait, "lost": lost}
+                return []
             ended = ended_children(stack)
             why = f" ({', '.join(ended)})" if ended else ""
             return [Edge(each, f"has the other end open and runs nothing that writes into it{why}") for each in unused]

@@ -17,6 +17,8 @@ _SHORT_SLEEP_S = 60.0
 JOINS = frozenset({"is awaited", "is that process", "is that thread", "has not ended"})
 # How the part of who has the other end of a queue begins, and does something else from where it is.
 NOT_ABOUT_TO = "has its other end, but is not about to"
+# And that of who gives work to who takes one item after the other.
+FEEDS = "gives it items by"
 # Waits that any one of those who could end them ends.
 _ANY = frozenset({"queue_get", "queue_put", "event", "condition", "semaphore"})
 # These waits are normal; they matter only if another node waits for the node that is in them.
@@ -76,11 +78,12 @@ class Node:
 @dataclass(frozen=True)
 class Edge:
     """`relation` is the target's part in the wait: "holds it", "should put an item in". A part that `passes` is over as
-    soon as the target goes on."""
+    soon as the target goes on; `skipped` says what made it leave out its part."""
 
     target: Id
     relation: str
     passes: bool = False
+    skipped: str = ""
 
 
 class WaitGraph:
@@ -140,7 +143,7 @@ class WaitGraph:
         given = [edge.relation for edge in node.edges]
         if node.kind != "queue_get" or not node.wait.get("endless") or not given:
             return False
-        return node.id not in self._awaited and all(each.startswith(NOT_ABOUT_TO) for each in given)
+        return node.id not in self._awaited and all(each.startswith((NOT_ABOUT_TO, FEEDS)) for each in given)
 
     def works_elsewhere(self, node: Node) -> bool:
         """Whether another process does something by itself."""

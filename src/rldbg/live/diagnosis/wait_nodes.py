@@ -1,5 +1,6 @@
 """From snapshots of processes to the nodes and edges of the wait graph."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
@@ -10,6 +11,9 @@ from rldbg.live.diagnosis.wait_edges import IS_A_CHILD, edges_of
 from rldbg.live.diagnosis.wait_graph import JOINS, Edge, Id, Node, WaitFacts, sleeps_again
 from rldbg.live.diagnosis.wait_words import place_text, thing
 
+# How the handlers of requests begin.
+_HANDLES = re.compile(r"^(?:do|post|get|put|on|handle|api|rpc|cmd)_|_(?:handler|endpoint|request)$")
+_WRITING = frozenset({"send", "send_bytes", "sendall", "sendto", "write", "writelines", "drain"})
 _INBOXES = frozenset({"pipe", "socket", "queue_get", "message", "stream", "stdin"})
 _FROM_OUTSIDE = frozenset({"socket", "stream", "message", "poll", "pipe", "stdin", "fifo", "child"})
 
@@ -51,6 +55,7 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
     for stack in stacks:
         _wait_for_changes(stack, known)
     _wait_for_files(stacks, known)
+    _name_who_asks(stacks, known)
     return found
 
 
@@ -93,6 +98,23 @@ def _wait_for_files(stacks: Sequence[WaitFacts], known: Mapping[Id, Node]) -> No
             node.wait = {"kind": "change", "loop": node.wait["polls"]}
 
 
+def _name_who_asks(stacks: Sequence[WaitFacts], known: Mapping[Id, Node]) -> None:
+    """Where only the handler of a request would end a wait of a server: who sends such requests, in which function."""
+    for stack in (stack for stack in stacks if _serves(stack)):
+        for _, node in _entries(stack, known):
+            functions = [str(each).partition(":")[0] for each in node.wait.get("functions") or ()]
+            handlers = {*functions, *(node.wait.get("leading") or ())} if node.wait.get("lost") else set()
+            words = {_HANDLES.sub("", name).strip("_") for name in handlers}
+            words |= {str(route).rpartition("/")[2] for route in node.wait.get("routes") or ()}
+            others = [(other, each) for other in stacks if other is not stack for each in other.get("asks_for") or []]
+            asking = [(other, each) for other, each in others if each["name"] in words]
+            if asking and not node.wait.get("starters"):
+                own = [place_text(each) for other, each in asking if other is asking[0][0]]
+                told = f"{asking[0][0]['who']} asks for it in {' and '.join(own[:3])}, and does not do so now"
+                lost = f"{node.wait['lost']}; {told}"
+                node.wait = {**node.wait, "lost": lost, "asked_by": [process_id(other) for other, _ in asking]}
+
+
 def _without_idle_children(stack: WaitFacts, known: Mapping[Id, Node], stacks: Sequence[WaitFacts]) -> None:
     """A child process that waits for what this process gives it to do, while nobody here is about to, has nothing to
     complete: it is idle, and not why a future is not completed."""
@@ -131,6 +153,7 @@ def rest_where_meant(nodes: Sequence[Node], stacks: Sequence[WaitFacts]) -> Sequ
     """Nodes whose wait is meant to last do not wait; told when all others are joined, which may wait for them."""
     known = {node.id: node for node in nodes}
     joined = {edge.target for node in nodes for edge in node.edges if edge.relation in JOINS}
+    _rest_unused_connections(stacks, known)
     awaited = {edge.target for node in nodes for edge in node.edges if edge.relation not in JOINS}
     for stack in stacks:
         for _, node in _entries(stack, known):
@@ -215,6 +238,23 @@ def _waits_for_requests(node: Node, stack: WaitFacts) -> str:
     called = node.wait.get("functions") and not node.wait.get("starters") and not what_ended(stack)
     idle = node.kind == "queue_get" and node.wait.get("lost") and called and _serves(stack)
     return f"waits for requests (for {thing(node.wait)})" if idle else ""
+
+
+def _rest_unused_connections(stacks: Sequence[WaitFacts], known: Mapping[Id, Node]) -> None:
+    """A server that reads the next request, and at the other end a loop that reads answers and sends nothing itself: no
+    request is under way."""
+    reading = {node.id: node for stack in stacks for entry, node in _entries(stack, known) if _only_reads(entry)}
+    for node in (node for node in known.values() if node.waits and node.wait.get("requests")):
+        others = [reading.get(edge.target) for edge in node.edges]
+        for other in others if others and all(others) else ():
+            if other is not None and {edge.target for edge in other.edges} == {node.id}:
+                node.activity = f"waits for requests (for {thing(node.wait)})"
+                other.activity = f"waits for answers (for {thing(other.wait)})"
+                node.wait = other.wait = {"kind": "serving"}
+
+
+def _only_reads(entry: WaitFacts) -> bool:
+    return bool(entry["wait"].get("reads_on")) and not _WRITING & {*(entry.get("may_call") or ())}
 
 
 def _asked_later(node: Node, known: Mapping[Id, Node]) -> str:

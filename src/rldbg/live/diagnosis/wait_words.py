@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from rldbg.live.diagnosis.wait_graph import Node
+from rldbg.live.diagnosis.wait_graph import FEEDS, Node
 from rldbg.live.diagnosis.waits import toward
 
 POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
@@ -337,15 +337,22 @@ def _relation(before: Node, node: Node, path: Sequence[Node]) -> str:
     return next((part for part in parts if part != "is awaited"), parts[0])
 
 
+def _skipped(before: Node, node: Node) -> str:
+    told = next((edge.skipped for edge in before.edges if edge.target == node.id and edge.skipped), "")
+    return f" ({told})" if told else ""
+
+
 def sentence(path: Sequence[Node]) -> str:
     """One path of the wait graph; a ring ends with the node that it began with."""
     parts = [clause(path[0])]
     told = told_nodes(path)
     for number, node in enumerate(told[1:]):
         before = told[number]
-        relation = _relation(before, node, path)
+        relation = _relation(before, node, path) + _skipped(before, node)
         if node is before:
             parts.append(_waits_for_itself(relation))
+        elif node is path[0] and relation.startswith(FEEDS):
+            parts.append(f"{node.label} {relation}")
         elif node is path[0]:
             guess = "may " if any(map(_is_guess, pairwise(path))) else ""
             parts.append(f"{node.label} {relation}, so they {guess}wait for each other (deadlock)")

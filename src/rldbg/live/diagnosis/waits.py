@@ -56,7 +56,8 @@ class Pending:
 @dataclass(frozen=True, slots=True)
 class RankView:
     """What is known about one rank: its unfinished operations (oldest first), how far it got in each group, and where
-    its code is. `raised` is the exception that ended it or holds it, `handles` what it handles while it waits."""
+    its code is. `raised` is the exception that ended it or holds it, with its `crash_file`; `handles` is what it
+    handles while it waits."""
 
     rank: int
     who: str
@@ -66,6 +67,7 @@ class RankView:
     entered: Mapping[str, int] = field(default_factory=dict)
     completed: Mapping[str, int] = field(default_factory=dict)
     raised: str = ""
+    crash_file: str = ""
     handles: str = ""
 
     @property
