@@ -138,3 +138,37 @@ def test_a_step_that_takes_longer_says_that_it_stops_in_the_end(tmp_path):
         assert "running: the step did not end within 0.5 s; slow stops when it does" in text, text
         (stopped,) = job.wait_stopped()
         assert stopped["line"] == 4
+
+
+def test_a_jump_that_is_refused_has_a_reason(tmp_path):
+    program = (
+        "def last():\n    a = 1\n    breakpoint()\ndef after():\n    breakpoint()\n    return 2\nlast()\nafter()\n"
+    )
+    with LiveJob(tmp_path) as job:
+        job.start(job.write("jumps.py", program))
+        job.wait_stopped()
+        lines = ("j 2", "j 9999", "n", "j 2", "j 9999", "c", "u", "j 7", "d", "j 9999", "c")
+        text = job.rldbg("attach", "jumps", *(each for line in lines for each in ("-c", line)), check=False).stdout
+        assert [line for line in text.splitlines() if line.startswith("***")] == [
+            "*** cannot jump to line 2: last() has run its last line and is about to return",
+            "*** cannot jump to line 9999: it is outside last(), lines 1 to 3",
+            # At the return itself, which is what the debugger stops at next.
+            "*** cannot jump to line 2: last() has run its last line and is about to return",
+            "*** cannot jump to line 9999: it is outside last(), lines 1 to 3",
+            "*** jumping is possible in the newest frame only (`d` goes there)",
+            "*** line 9999 comes after the current code block",
+        ], text
+
+
+def test_a_breakpoint_beyond_the_end_of_the_file_is_refused_at_the_prompt(tmp_path):
+    with LiveJob(tmp_path) as job:
+        job.start(job.write("slow.py", "breakpoint()\nafter = 1\n\n# the end\nlast = 2\n"))
+        job.wait_stopped()
+        words = ("b 9999", "tbreak 9999", "unt 9999", "b 0", f"b {tmp_path}:2", "b", "b nosuch.py:3", "b 3", "cl", "q")
+        done = job.rldbg("attach", "slow", *(each for word in words for each in ("-c", word)), check=False)
+        text = done.stdout
+        assert text.count("slow.py has no line 9999: it has 5 lines; its last line with code is 5") == 3, text
+        assert "expected FILE:LINE" in text and "is a folder" in text and "no breakpoints set" in text
+        # A file that may come later, and a line without code.
+        assert "NOT SET in slow" in text and "no file nosuch.py is loaded" in text and "to remove it: cl 1" in text
+        assert "slow.py:3 ranks" in text and "stops at line 5" in text

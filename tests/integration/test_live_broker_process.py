@@ -6,12 +6,14 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
-from live_job import PATIENCE_S, LiveJob, looping_job, until
+from live_job import LOOP, PATIENCE_S, LiveJob, looping_job, until
 
+from rldbg.agent import BrokerAddress
 from rldbg.core import Run, UnreachableError
 from rldbg.live import BrokerClient, start_broker, stop_broker
 
@@ -209,3 +211,12 @@ def test_breakpoints_end_with_the_broker_that_was_told_to_end(tmp_path):
         start_broker(job.run, owner_pid=os.getpid())
         with BrokerClient(job.run.path) as client:
             assert not client.request("break_list")["breaks"]
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 on this host")
+def test_a_broker_on_all_interfaces_of_ipv6_is_reached(tmp_path):
+    with LiveJob(tmp_path, host="::") as job:
+        assert ":" in BrokerAddress.read(job.run.path).host
+        job.start(job.write("loop.py", LOOP))
+        until(lambda: any(p["who"] == "loop" for p in job.ps()), "the agent")
+        assert BrokerAddress.read(job.run.path).place.startswith("[")

@@ -113,7 +113,7 @@ print("RESULT", outer(5), flush=True)
     text = said("s", "a", "unt 6", "b", "n", "p [v + a for v in x]", "b inner, a == 6", "enable 1")
     assert "args = (7,)\nkw = {'z': 9}\n" in text and "(6)inner()" in text and "\n[5, 10, 15]\n" in text
     # What `until` set is gone once it has served; a function stands for its first line.
-    assert "no breakpoints set" in text and "2 " in text and "words.py:4" in text
+    assert "no breakpoints set" in text and f"\n1 {script}:4" in text
     assert "*** unsupported command: enable" in text
     assert "\n6\n" in said("c", "p a")
     # A thread that sleeps in C is shown where it is, and says why it cannot be asked.
@@ -517,15 +517,27 @@ def test_breakpoints_that_cannot_be_meant_are_refused_or_doubted(job):
         return done.returncode, done.stdout + done.stderr
 
     assert said(f"{script}:4", "--if", "loss ===")[0] == 2
+    total = len(script.read_text().splitlines())
     code, text = said(f"{script}:2000")
-    assert code == 1 and "line 2000 has no code" in text
+    assert code == 2 and f"train.py has no line 2000: it has {total} lines; its last line with code is" in text
+    assert said(f"{script}:0")[0] == 2 and said(f"{script.parent}:3")[0] == 2
+    assert said(f"{script}:4", "--log", "loss {loss")[0] == 2
+    # Nothing of what was refused is set.
+    assert not job.client.request("break_list")["breaks"]
     code, text = said("nowhere.py:3")
     assert code == 1 and "no file" in text
+    # Here it does not exist; the process takes its own of that name.
+    code, text = said("/nowhere/train.py:4")
+    assert code == 1 and f"no file /nowhere/train.py here: it is set in {script}" in text
+    assert said("--clear", "2")[0] == 0
+    script.write_text(script.read_text() + "\n# the end\n")
+    code, text = said(f"{script}:{total + 2}")
+    assert code == 1 and f"line {total + 2} has no code: processes stop at line" in text
     assert said("--on-exception")[0] == 0
     # A slip in the numbers clears nothing.
     assert said("--clear", "x")[0] == 2 and said("--clear", "99")[0] == 2
     assert len(json.loads(job.rldbg("break", "--list", "--json").stdout)["breaks"]) == 3
-    assert "cleared: 1, 2, 3" in said("--clear")[1]
+    assert "cleared: 1, 3, 4" in said("--clear")[1]
     done = job.rldbg("pause", "all", check=False)
     assert done.returncode == 4 and "matches no running process" in done.stderr
 

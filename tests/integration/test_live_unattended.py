@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 from live_job import rldbg, until
 
 FAILS = """
@@ -88,6 +89,25 @@ def test_a_run_that_was_told_to_end_is_not_diagnosed_as_a_failure(tmp_path):
         _, said = run.communicate(timeout=60)
     assert run.returncode == 1 and "RuntimeError: got signal 15" in said
     assert "rldbg: ended by SIGTERM; exit code 1" in said and "the failure begins" not in said, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_ends_a_held_crash_is_named(tmp_path, number):
+    """Of a launcher the exit code says nothing; the crash itself is diagnosed all the same."""
+    (tmp_path / "train.py").write_text("raise ValueError('bad batch')\n")
+    command = [sys.executable, "-m", "rldbg", "run", "--wait", "600", "--run", "run", "--", "python", "train.py"]
+    said = tmp_path / "said"
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    with (
+        said.open("w") as stderr,
+        subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), stderr=stderr, **options) as run,
+    ):
+        until(lambda: "is held for up to" in said.read_text(), "the hold")
+        run.send_signal(number)
+        run.wait(60)
+    text = said.read_text()
+    assert f"rldbg: ended by {number.name}; exit code" in text and "ValueError" in text, text
+    assert "launch.not-armed" not in text
 
 
 def _quiet_run(folder, program):

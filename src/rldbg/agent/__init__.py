@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         written,
     )
     from .arming import HAND_DOWN, STARTUP, Arming, armed_environment, disarmed
+    from .code_lines import line_to_stop_at, lines_with_code
     from .collectives import PATIENCE_S
     from .framing import (
         FAREWELL,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from .peer_owner import is_trusted, owner_of_peer
     from .process import Agent
     from .ray_process import snake_case
-    from .remote_hosts import address_for, ask_to_be_reached, outward_address
+    from .remote_hosts import address_for, ask_to_be_reached, outward_address, outward_address_v6
     from .selection import Selection, SelectionError, Subject, parse_selection
     from .settings import BrokerAddress, Settings, say
     from .stacks import TOOL_FILES, mark_as_ours

@@ -175,6 +175,7 @@ class Agent:
             "debug": self._open_session,
             "close_debug": lambda: self._close_session(int(body["stops"])),
             "resolve": lambda: {"path": resolve_file(str(body["path"]))},
+            "line_to_stop_at": lambda: {"line": _line_to_stop_at(str(body["path"]), int(body["line"]))},
             "farewell": lambda: self._link.farewell(),
             "call_main": lambda: {"called": call_here()},
             "interrupt": lambda: self._interrupt(showing_only=bool(body.get("showing_only"))),
@@ -337,14 +338,14 @@ def resolve_file(name: str) -> str:
     loaded = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     if "/" not in name and not name.endswith(".py"):
         return getattr(sys.modules.get(name), "__file__", None) or ""
-    if Path(name).exists():
+    if Path(name).is_file():
         name = str(Path(name).absolute())
         # The same file by another way, a link for instance: debuggers compare names.
         return name if name in loaded else next((file for file in loaded if _is_same(file, name)), name)
     parts = Path(name).parts
     for start in range(1, len(parts)):
         candidate = Path.cwd().joinpath(*parts[start:])
-        if candidate.exists():
+        if candidate.is_file():
             return str(candidate)
     for start in range(1, len(parts)):
         suffix = f"/{Path(*parts[start:])}"
@@ -352,6 +353,16 @@ def resolve_file(name: str) -> str:
         if len(matches) == 1:
             return matches[0]
     return ""
+
+
+def _line_to_stop_at(path: str, line: int) -> int:
+    # Loaded where a breakpoint is set: most processes are never debugged.
+    from .code_lines import line_to_stop_at
+
+    try:
+        return line_to_stop_at(Path(path).read_bytes(), line)
+    except OSError:
+        return line
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 FILE = "remote_hosts"
 _SIOCGIFADDR = 0x8915
+# The scope of an address of IPv6, as the kernel lists it.
+_EVERYWHERE = "00"
 
 
 def ask_to_be_reached(run: Path) -> None:
@@ -35,19 +37,29 @@ def address_for(run: Path) -> str:
     return next((address for address in routes if address and not address.startswith("127.")), "")
 
 
-def _address_towards(address: str) -> str:
+def _address_towards(address: str, family: socket.AddressFamily = socket.AF_INET) -> str:
     """Ours, on the way to another one. Nothing is sent: this only asks the routing table."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 1))
             return str(probe.getsockname()[0])
-        except OSError:
-            return ""
+    except OSError:
+        return ""
 
 
 def outward_address() -> str:
     """That of the interface that leads outwards, as Ray chooses it too, else of the first that has one."""
     return next(iter(_addresses()), "")
+
+
+def outward_address_v6() -> str:
+    """As `outward_address`, of IPv6; empty where this host has loopback alone."""
+    found = [_address_towards("2001:db8::1", socket.AF_INET6)]
+    with contextlib.suppress(OSError, ValueError):
+        rows = (row.split() for row in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines())
+        found += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])) for row in rows if row[3] == _EVERYWHERE]
+    # An interface's own address means nothing without its name.
+    return next((each for each in found if each not in ("", "::1") and not each.startswith("fe80:")), "")
 
 
 def _addresses() -> list[str]:

@@ -30,6 +30,8 @@ class Subject:
     rank: int | None = None
     coordinates: Mapping[str, int] = field(default_factory=dict)
     pid: int = 0
+    # What it was called before; no pattern matches it.
+    former: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class _Name:
     pattern: str
 
     def matches(self, subject: Subject) -> bool:
-        return fnmatchcase(subject.role, self.pattern) or fnmatchcase(subject.who, self.pattern)
+        names = (subject.role, subject.who)
+        return self.pattern == subject.former or any(fnmatchcase(name, self.pattern) for name in names)
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,14 @@ class BrokerAddress:
     node: str = ""
     owner_pid: int = 0
 
+    @property
+    def place(self) -> str:
+        """Host and port as one, as URLs write them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def is_out_of_reach(self, node: str) -> bool:
         """Whether only processes of another host can connect: the broker does not know yet that it is needed here."""
-        return self.host.startswith("127.") and self.node not in ("", node)
+        return (self.host.startswith("127.") or self.host == "::1") and self.node not in ("", node)
 
     @classmethod
     def read(cls, run: Path) -> "BrokerAddress | None":

@@ -16,11 +16,12 @@ class StopState:
     """The stops of one debug session, and the agent's announced stop that was not resumed yet."""
 
     def __init__(self) -> None:
-        self._stopped: dict[int, Message] = {}
+        # With the time when each has stopped.
+        self._stopped: dict[int, tuple[Message, float]] = {}
         # A step or a pause that was asked for and has not ended in a stop.
         self._pending = ""
         # To be restored if the debuggee refuses a resume.
-        self._before: tuple[int, dict[int, Message], tuple[Message, float] | None] | None = None
+        self._before: tuple[int, dict[int, tuple[Message, float]], tuple[Message, float] | None] | None = None
         self._announced: tuple[Message, float] | None = None
 
     def announce(self, facts: Message) -> None:
@@ -43,7 +44,7 @@ class StopState:
         if message.get("type") == "response":
             self._answered(message)
         elif message.get("event") == "stopped":
-            self._stopped[int(body.get("threadId") or 0)] = message
+            self._stopped[int(body.get("threadId") or 0)] = (message, time.monotonic())
             self._pending = ""
         elif message.get("event") == "continued":
             self._stopped.clear()
@@ -61,8 +62,10 @@ class StopState:
         return bool(self._stopped)
 
     def to_message(self) -> Message:
-        state: dict[str, Any] = {"stopped": list(self._stopped.values()), "pending": self._pending}
+        now = time.monotonic()
+        stopped = [message | {"elapsed_s": now - since} for message, since in self._stopped.values()]
+        state: dict[str, Any] = {"stopped": stopped, "pending": self._pending}
         if self._announced is not None:
             facts, since = self._announced
-            state["announced"] = facts | {"elapsed_s": time.monotonic() - since}
+            state["announced"] = facts | {"elapsed_s": now - since}
         return state

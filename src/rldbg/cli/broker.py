@@ -64,9 +64,9 @@ def command(
     address = start_broker(run, host=listen, port=port, owner_pid=os.getpid() if arguments else 0)
     where = {"run": str(run.path.resolve()), "host": address.host, "port": address.port}
     if not arguments:
-        show(where, as_json, lambda: [f"broker at {address.host}:{address.port}, run {run.path}"])
+        show(where, as_json, lambda: [f"broker at {address.place}, run {run.path}"])
         return 0
-    print_note(f"broker at {address.host}:{address.port}; rldbg ps --run {run.path}")
+    print_note(f"broker at {address.place}; rldbg ps --run {run.path}")
     code = _run_armed(list(arguments), Environment().everything() | armed_environment(run.path, arming))
     stop_broker(run.path)
     return code

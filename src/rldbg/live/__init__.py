@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rldbg.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rldbg.live.client.breakpoints import break_place, breakpoint_warning
+    from rldbg.live.client.breakpoints import break_place, breakpoint_warning, source_place
     from rldbg.live.client.broker_client import BrokerClient
     from rldbg.live.client.broker_process import broker_token, is_alive, start_broker, stop_broker
     from rldbg.live.client.editor_port import EditorPort, launch_configuration, write_launch_configuration

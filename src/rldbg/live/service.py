@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from rldbg.agent import PROTOCOL, address_for, outward_address
+from rldbg.agent import PROTOCOL, address_for, outward_address, outward_address_v6
 from rldbg.core import write_whole
 from rldbg.live.broker import Broker
 from rldbg.live.broker_lock import TakenError, broker_lock
@@ -154,7 +154,10 @@ def _published(host: str, port: int, token: str, owner_pid: int) -> str:
 def _reachable(host: str) -> str:
     """The address agents on other hosts can dial when the broker listens on all of them. The host's name would not do:
     many hosts resolve their own to loopback."""
-    return host if host not in ("0.0.0.0", "::", "") else outward_address() or os.uname().nodename
+    if host == "::":
+        # All interfaces of IPv6, and no other.
+        return outward_address_v6() or "::1"
+    return host if host not in ("0.0.0.0", "") else outward_address() or os.uname().nodename
 
 
 def main() -> None:

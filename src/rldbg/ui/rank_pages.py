@@ -22,6 +22,7 @@ from rldbg.live import (
     last_recorded,
     members,
     source_lines,
+    source_place,
 )
 from rldbg.ui.guard import Access
 from rldbg.ui.jobs import Jobs
@@ -122,7 +123,7 @@ def _clear_break(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
 
 def _source(client: BrokerClient, who: str, text: str) -> dict[str, Any]:
     """The lines around FILE:LINE as the stopped process sees them."""
-    file, line = break_place(text)
+    file, line = source_place(text)
     first = max(line - _AROUND, 1)
     with _stopped(client, who) as debuggee:
         lines, total = source_lines(debuggee, file, first, line + _AROUND, debuggee.top_frame)

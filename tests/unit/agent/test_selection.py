@@ -5,7 +5,7 @@ import pytest
 from rldbg.agent import SelectionError, Subject, parse_selection
 
 _PEOPLE = [
-    Subject("driver", "driver", None, {}, 10),
+    Subject("driver", "driver", None, {}, 10, "pol"),
     *(Subject(f"policy/{r}", "policy", r, {"dp": r // 4, "tp": r % 4}, 100 + r) for r in range(8)),
     *(Subject(f"vllm_worker/{r}", "vllm_worker", r, {}, 200 + r) for r in range(2)),
 ]
@@ -31,6 +31,9 @@ def _chosen(text):
         ("dp=0,tp=1:3", ["policy/1", "policy/2"]),
         ("tp=(0,3)", ["policy/0", "policy/3", "policy/4", "policy/7"]),
         ("@201", ["vllm_worker/1"]),
+        # What it was called before Ray had started, and no pattern that begins alike.
+        ("pol", ["driver"]),
+        ("pol*", [f"policy/{r}" for r in range(8)]),
         ("nobody", []),
     ],
 )

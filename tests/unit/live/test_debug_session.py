@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import time
 
 import pytest
 
@@ -259,3 +260,32 @@ def test_a_breakpoint_changed_while_its_session_opens_reaches_the_process(tmp_pa
     sessions.breaks.add({"file": "loop.py", "line": 4, "if": "x > 0"})
     asyncio.run(scene())
     assert sent == ["x > 0", "x > 1"]
+
+
+def test_an_exception_is_asked_for_only_where_a_thread_stopped_at_one():
+    """pydevd fails over any other thread, in the output of the job."""
+
+    async def scene():
+        debuggee, _, session, running = await _session()
+        session._halted({"threadId": 7, "reason": "breakpoint"})
+        session._halted({"threadId": 8, "reason": "exception"})
+        await asyncio.gather(*session._locating)
+        for thread in (7, 9, None):
+            with pytest.raises(UsageError, match="no exception"):
+                await session.request("exceptionInfo", {"threadId": thread})
+        assert "exceptionInfo" not in debuggee.asked
+        assert await session.request("exceptionInfo", {"threadId": 8}) == {}
+        running.cancel()
+
+    asyncio.run(scene())
+
+
+def test_a_stop_that_is_taken_over_began_when_the_thread_stopped():
+    async def scene():
+        _, _, session, running = await _session()
+        session.take_over({"stopped": [{"body": {"threadId": 7}, "elapsed_s": 30.0}]})
+        await asyncio.gather(*session._locating)
+        running.cancel()
+        return time.time() - session.stop.since
+
+    assert 30.0 <= asyncio.run(scene()) < 45.0

@@ -183,3 +183,27 @@ def _missing_library():
 )
 def test_what_cannot_be_loaded_is_a_failure_of_the_start(error, expected):
     assert is_start_failure(error) == expected
+
+
+def test_of_methods_of_an_actor_that_fail_together_the_held_one_is_shown():
+    actor = Process(1, {"pid": 700}, who="a")
+    crashes = [
+        {"message": f"async {n}", "exception": "ValueError at a.py:3", "wait_s": 60.0, "where": "task"}
+        for n in range(3)
+    ]
+    holds = ExceptionHolds([actor])
+    # GIVEN three that come before the first is decided
+    for crash in crashes:
+        holds.note(actor, crash)
+    assert actor.to_dict()["message"] == "async 0"
+    assert ["hold_s" in holds.decide(actor, crash) for crash in crashes] == [True, False, False]
+    # THEN what is shown is what is held, also after a later one of another kind that is not
+    holds.note(actor, later := crashes[0] | {"message": "later", "wait_s": 0.0})
+    holds.decide(actor, later)
+    facts = holds.facts(actor)
+    assert facts["message"] == "async 0" and facts["hold"].startswith("held for up to 60 s")
+    assert round(facts["hold_left_s"]) == 60
+    # AND what ends the process is shown in any case
+    holds.note(actor, fatal := crashes[0] | {"message": "fatal", "where": "process"})
+    holds.decide(actor, fatal)
+    assert actor.to_dict()["message"] == "fatal"

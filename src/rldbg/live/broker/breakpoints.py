@@ -3,63 +3,27 @@
 import contextlib
 import json
 import time
-from collections import Counter, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from rldbg.agent import Selection, WireError, parse_selection
+from rldbg.agent import WireError
 from rldbg.core import UnreachableError, UsageError
+from rldbg.live.broker.breakpoint import (
+    EXCEPTION_FILTERS,
+    Break,
+    check_condition,
+    described_break,
+    identity,
+    restored_break,
+)
 from rldbg.live.broker.debug_session import DebugSession
 from rldbg.live.broker.kept_files import KeptFiles
 from rldbg.live.broker.processes import Process
 
 _FAILED_CONDITION = "pydevd: Error while evaluating expression in conditional breakpoint:"
 _LOG_LINES_KEPT = 1000
-_FILTERS = {"raised": ["raised"], "unhandled": ["userUnhandled", "uncaught"]}
-
-
-@dataclass(eq=False)
-class Break:
-    """One breakpoint: a line, or an exception when `file` is empty."""
-
-    number: int
-    file: str
-    line: int
-    condition: str
-    log: str
-    exception: str
-    selection: Selection
-    once: bool
-    # Of a step: gone with the next stop of the process, wherever that is.
-    step: bool = False
-    hits: Counter[str] = field(default_factory=Counter)
-    verified: dict[str, bool] = field(default_factory=dict)
-    # Where it stops, by process: on a line without code it cannot.
-    lines: dict[int, int] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-    spent: set[str] = field(default_factory=set)
-
-    def is_meant_for(self, process: Process) -> bool:
-        return _identity(process) not in self.spent and self.selection.matches(process.subject())
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.number,
-            "file": self.file or None,
-            "line": self.line or None,
-            "if": self.condition or None,
-            "log": self.log or None,
-            "on_exception": self.exception or None,
-            "ranks": self.selection.text,
-            "once": self.once,
-            "step": self.step,
-            "stops_at": sorted(set(self.lines.values()) - {self.line}),
-            "hits": dict(self.hits),
-            "set_in": dict(sorted(self.verified.items())),
-            "condition_fails": dict(sorted(self.failures.items())),
-        }
 
 
 class BreakTable:
@@ -68,7 +32,9 @@ class BreakTable:
     def __init__(self, files: KeptFiles) -> None:
         self._files = files
         self._breaks: dict[int, Break] = {}
-        self._last = 0
+        # The highest number that was given; also of one that was cleared since. Those of steps are negative: users
+        # count their own.
+        self.last_id = self._last_step = 0
         # The paths, as each process knows them, of files with breakpoints: clearing them means sending these paths
         # again.
         self._paths: dict[int, dict[str, str]] = {}
@@ -82,15 +48,14 @@ class BreakTable:
         self._file, self._owner = file, owner
         try:
             body = json.loads(file.read_text(encoding="utf-8"))
-            kept = body["breakpoints"] if body["owner"] == owner else []
-            for each in kept:
-                self._last = int(each["id"]) - 1
-                made = self.add(each)
-                made.hits.update(each["hits"])
-                made.spent.update(each.get("spent") or ())
+            if body["owner"] != owner:
+                return
+            kept = {int(each["id"]): restored_break(each) for each in body["breakpoints"]}
+            last = max([int(body.get("last_id") or 0), *kept])
         except (OSError, ValueError, KeyError, TypeError, UsageError):
             # No file, or not one of ours.
             return
+        self._breaks, self.last_id, self._last_step = kept, last, min([0, *kept])
 
     def forget_file(self) -> None:
         """The broker was told to end: the next one starts without breakpoints."""
@@ -102,40 +67,35 @@ class BreakTable:
         if self._file is None:
             return
         rows = [each.to_dict() | {"spent": sorted(each.spent)} for each in self._breaks.values()]
-        body = {"schema_version": 1, "owner": self._owner, "breakpoints": rows}
+        body = {"schema_version": 1, "owner": self._owner, "last_id": self.last_id, "breakpoints": rows}
         self._files.write(self._file, json.dumps(body), "a broker that replaces this one begins without them")
 
     def __len__(self) -> int:
         return len(self._breaks)
 
     def add(self, body: Mapping[str, Any]) -> Break:
-        exception = str(body.get("on_exception") or "")
-        if exception and exception not in _FILTERS:
-            raise UsageError(f"invalid exception stop: {exception!r}", f"use one of {', '.join(_FILTERS)}")
-        condition = str(body.get("if") or "")
-        _check_condition(condition)
-        self._last += 1
-        made = Break(
-            number=self._last,
-            file=str(body.get("file") or ""),
-            line=int(body.get("line") or 0),
-            condition=condition,
-            log=str(body.get("log") or ""),
-            exception=exception,
-            selection=parse_selection(str(body.get("ranks") or "all")),
-            once=bool(body.get("once")),
-            step=bool(body.get("step")),
-        )
-        self._breaks[made.number] = made
+        return self.add_all([body])[0]
+
+    def add_all(self, bodies: Sequence[Mapping[str, Any]]) -> list[Break]:
+        """All of them, or none if one is refused."""
+        made = [described_break(0, body) for body in bodies]
+        for each in made:
+            if each.step:
+                self._last_step -= 1
+            else:
+                self.last_id += 1
+            each.number = self._last_step if each.step else self.last_id
+            self._breaks[each.number] = each
         self._changed()
         return made
 
     def clear(self, numbers: list[int]) -> list[Break]:
-        """Removes breakpoints, all if no number is given, and returns them."""
+        """Removes breakpoints, all of the user's if no number is given, and returns them."""
         unknown = [number for number in numbers if number not in self._breaks]
         if unknown:
             raise UsageError(f"no such breakpoint: {unknown[0]}", "`rldbg break --list` lists them")
-        cleared = [self._breaks.pop(number) for number in (numbers or list(self._breaks))]
+        chosen = dict.fromkeys(numbers or [number for number in self._breaks if number > 0])
+        cleared = [self._breaks.pop(number) for number in chosen]
         self._changed()
         return cleared
 
@@ -157,15 +117,21 @@ class BreakTable:
                 paths[file] = path
         for each in meant:
             each.verified.setdefault(process.who, False)
+            each.paths[process.number] = paths.get(each.file, "")
+            if each.file in paths and process.number not in each.wanted:
+                each.wanted[process.number] = await _line_in(process, paths[each.file], each.line)
         # A file may have been named in several ways; the debuggee takes all its breakpoints at once.
         for path in set(paths.values()):
             lines = [each for each in meant if paths.get(each.file) == path]
-            body = {"source": {"path": path, "name": PurePath(path).name}, "breakpoints": [_line(b) for b in lines]}
+            body = {
+                "source": {"path": path, "name": PurePath(path).name},
+                "breakpoints": [each.request_for(process) for each in lines],
+            }
             answer = await session.request("setBreakpoints", body)
             for each, result in zip(lines, answer.get("breakpoints") or [], strict=False):
                 each.verified[process.who] = bool(result.get("verified"))
                 each.lines[process.number] = int(result.get("line") or each.line)
-        filters = {name for each in meant if each.exception for name in _FILTERS[each.exception]}
+        filters = {name for each in meant if each.exception for name in EXCEPTION_FILTERS[each.exception]}
         # A worker that Ray stopped after an exception waits for this filter; without it the stop silently ends.
         if process.agent is None:
             filters.add("uncaught")
@@ -177,7 +143,9 @@ class BreakTable:
     def lines_in(self, process: Process, path: str) -> list[dict[str, Any]]:
         """The breakpoints of one file, as they are sent to the debuggee."""
         paths = self._paths.get(process.number, {})
-        return [_line(each) for each in self.meant_for(process) if each.file and paths.get(each.file) == path]
+        return [
+            each.request_for(process) for each in self.meant_for(process) if each.file and paths.get(each.file) == path
+        ]
 
     def note_output(self, process: Process, text: str) -> bool:
         """True for pydevd's error about a condition, which it repeats at every hit."""
@@ -197,7 +165,7 @@ class BreakTable:
 
     def set_condition(self, number: int, condition: str) -> Break:
         """Changes a breakpoint in its place; an empty condition is always true."""
-        _check_condition(condition)
+        check_condition(condition)
         if number not in self._breaks:
             raise UsageError(f"no such breakpoint: {number}", "`rldbg break --list` lists them")
         self._breaks[number].condition = condition
@@ -228,7 +196,7 @@ class BreakTable:
             ):
                 each.hits[process.who] += 1
                 if each.once:
-                    each.spent.add(_identity(process))
+                    each.spent.add(identity(process))
                     spent = True
                     if each.selection.text == f"@{process.facts.get('pid')}":
                         # As tbreak does: it was for this process alone.
@@ -256,31 +224,6 @@ class LogPoints:
         return list(self._recent)
 
 
-def _identity(process: Process) -> str:
-    """The key of a process, the same for every broker of the run."""
-    return f"{process.facts.get('host')}:{process.facts.get('pid')}"
-
-
-def _check_condition(text: str) -> None:
-    """Refuses a condition that is not an expression: it would never be true, and nothing would report it."""
-    try:
-        if text:
-            compile(text, "condition", "eval")
-    except (SyntaxError, ValueError) as error:
-        raise UsageError(
-            f"the condition {text!r} is not a Python expression: {error}", "correct it and try again"
-        ) from None
-
-
-def _line(each: Break) -> dict[str, Any]:
-    line: dict[str, Any] = {"line": each.line}
-    if each.condition:
-        line["condition"] = each.condition
-    if each.log:
-        line["logMessage"] = each.log
-    return line
-
-
 async def _path_in(process: Process, file: str) -> str:
     """What the process calls the file; empty when it does not know it yet."""
     if process.agent is None:
@@ -289,3 +232,14 @@ async def _path_in(process: Process, file: str) -> str:
         answer = await process.agent.request("resolve", {"path": file}, timeout_s=5.0)
         return str(answer["path"])
     return ""
+
+
+async def _line_in(process: Process, path: str, line: int) -> int:
+    """The line at which the process stops for this one, as far as it can tell."""
+    if process.agent is None:
+        return line
+    with contextlib.suppress(WireError, TimeoutError, UnreachableError):
+        return int(
+            (await process.agent.request("line_to_stop_at", {"path": path, "line": line}, timeout_s=5.0))["line"]
+        )
+    return line

@@ -8,7 +8,7 @@ from typing import Any
 
 from rldbg.agent import Message, SelectionError, WireError, parse_selection
 from rldbg.core import IncompleteDataError, RldbgError, UsageError
-from rldbg.live.broker.breakpoints import Break
+from rldbg.live.broker.breakpoint import Break
 from rldbg.live.broker.debug_session import RESUMING
 from rldbg.live.broker.processes import Process
 from rldbg.live.broker.stacks import stack_of
@@ -222,8 +222,8 @@ class ClientHandler:
     async def _break_set(self, body: Message) -> Message:
         try:
             # Several lines of a file are given to the process at once.
-            every = [self._state.sessions.breaks.add({**body, "line": line}) for line in body.get("lines") or ()]
-            made = every[0] if every else self._state.sessions.breaks.add(body)
+            wanted = [{**body, "line": line} for line in body.get("lines") or ()] or [body]
+            made = self._state.sessions.breaks.add_all(wanted)[0]
         except SelectionError as error:
             raise UsageError(str(error), "see `rldbg break --help` for the grammar") from None
         await self._apply_everywhere()
@@ -231,8 +231,9 @@ class ClientHandler:
 
     async def _break_list(self, _body: Message) -> Message:
         log = self._state.sessions.log_points
-        breaks = [self._shown(each) for each in self._state.sessions.breaks.all() if not each.step]
-        return {"breaks": breaks, "log_file": str(log.path), "log": log.recent()}
+        table = self._state.sessions.breaks
+        breaks = [self._shown(each) for each in table.all() if not each.step]
+        return {"breaks": breaks, "last_id": table.last_id, "log_file": str(log.path), "log": log.recent()}
 
     async def _break_clear(self, body: Message) -> Message:
         removed = self._state.sessions.breaks.clear([int(number) for number in body.get("ids") or []])

@@ -68,7 +68,8 @@ class DebugSession:
         # Cleared between a resume request and the debuggee's confirmation.
         self._went = asyncio.Event()
         self._went.set()
-        self._stopped_threads: set[int] = set()
+        # Each with its reason.
+        self._stopped_threads: dict[int, str] = {}
         self._initialized = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._seq = 0
@@ -118,7 +119,8 @@ class DebugSession:
         # Answers to that broker's requests may still arrive: use other request numbers.
         self._seq = time.time_ns() % _SEQ_LIMIT
         for event in state.get("stopped") or []:
-            self._halted(event.get("body") or {}, is_taken_over=True)
+            elapsed_s = float(event.get("elapsed_s") or 0.0)
+            self._halted(event.get("body") or {}, is_taken_over=True, elapsed_s=elapsed_s)
         self.is_stepping = state.get("pending") == "step"
         self.is_pausing = state.get("pending") == "pause"
 
@@ -177,7 +179,7 @@ class DebugSession:
 
     def _begin_resume(self, command: str, waiting: asyncio.Future[Message]) -> None:
         """Mark it as running; if the debuggee refuses, the old stop is restored."""
-        before = (self.stop, self._halt, self.translation, set(self._stopped_threads))
+        before = (self.stop, self._halt, self.translation, dict(self._stopped_threads))
         self._resumed()
         self._is_resuming, self.is_stepping = True, command != "continue"
         self._went.clear()
@@ -185,7 +187,9 @@ class DebugSession:
         waiting.add_done_callback(lambda answered: self._resume_was_answered(answered, before))
 
     def _resume_was_answered(
-        self, answered: asyncio.Future[Message], before: "tuple[Stop | None, Stop | None, Translation | None, set[int]]"
+        self,
+        answered: asyncio.Future[Message],
+        before: "tuple[Stop | None, Stop | None, Translation | None, dict[int, str]]",
     ) -> None:
         self._is_resuming = False
         refused = not answered.cancelled() and answered.exception() is None and not answered.result().get("success")
@@ -237,10 +241,19 @@ class DebugSession:
                 "the process is not stopped",
                 "`rldbg ps` lists stopped processes; `rldbg pause WHO` pauses a running one",
             )
+        if command == "exceptionInfo" and self._reason_of(thread) != "exception":
+            # pydevd would fail over it, in the output of the job.
+            raise UsageError("there is no exception: the process is not stopped at one", "`w` shows where it is")
         if command in _FRAME_BOUND and self._halt is None:
             raise UsageError(
                 "the process is running: values can be read only while it is stopped", "pause it: rldbg pause WHO"
             )
+
+    def _reason_of(self, thread: Any) -> str:
+        """Why this thread stopped; empty if it runs, or is held only because another one stopped."""
+        halt = self._halt
+        reasons = self._stopped_threads if halt is None else self._stopped_threads | {halt.thread_id: halt.reason}
+        return reasons.get(thread, "")
 
     def _answered(self, message: Message) -> None:
         waiting = self._waiting.get(message.get("request_seq", 0))
@@ -264,13 +277,14 @@ class DebugSession:
         for listener in list(self.listeners):
             listener(message)
 
-    def _halted(self, body: Message, *, is_taken_over: bool = False) -> None:
+    def _halted(self, body: Message, *, is_taken_over: bool = False, elapsed_s: float = 0.0) -> None:
         self.is_stepping = self.is_pausing = False
         self._went.set()
         thread = int(body.get("threadId", 0))
-        self._stopped_threads.add(thread)
+        self._stopped_threads[thread] = str(body.get("reason", ""))
         # Set immediately, so that a concurrent release of sessions sees the stopped thread.
-        self._halt = stop = Stop(thread_id=thread, reason=str(body.get("reason", "")), is_taken_over=is_taken_over)
+        reason, since = str(body.get("reason", "")), time.time() - elapsed_s
+        self._halt = stop = Stop(thread_id=thread, reason=reason, since=since, is_taken_over=is_taken_over)
         if body.get("text"):
             stop.notes.append(str(body["text"]))
         # In a task of its own: the answers come through the loop that called us. Several threads may stop at once.
@@ -319,7 +333,7 @@ class DebugSession:
         else:
             stop.notes.append("the main thread is in C code: its values can be read when it is back in Python")
         stop.thread_id = main
-        self._stopped_threads.add(main)
+        self._stopped_threads[main] = stop.reason
 
     async def _can_evaluate(self, frame: Message) -> bool:
         arguments = {"expression": "None", "frameId": frame.get("id"), "context": "watch"}

@@ -34,16 +34,31 @@ class ExceptionHolds:
         self._handled: dict[Process, float] = {}
         self._handled_s = 0.0
 
-    def decide(self, process: Process) -> Message:
+    def note(self, process: Process, crash: Message) -> None:
+        """Shows a crash whose decision is to come, unless another one of the process is held or comes first: methods
+        of an async actor fail together."""
+        shown = process.crash
+        is_taken = shown is not None and (process in self._held or bool(shown.get("undecided")))
+        crash["undecided"] = True
+        if not is_taken or _ends_process(crash):
+            process.crash = crash
+        process.touch()
+
+    def decide(self, process: Process, crash: Message | None = None) -> Message:
         """`hold_s` if the process shall wait, `held` if it shall wait for other held processes, else `reason`. The
         decision is also reported with the crash, because Ray may not forward what a worker prints.
         """
-        crash = process.crash or {}
+        crash = (process.crash or {}) if crash is None else crash
+        was_held = process in self._held
         decision = self._decide(process, crash)
+        crash.pop("undecided", None)
         if left_s := decision.get("hold_s"):
             crash |= _granted(left_s, crash["wait_s"])
         elif reason := decision.get("reason"):
             crash["hold"] = f"not held: {reason}"
+        if "hold_s" in decision or not was_held or _ends_process(crash):
+            # Of several the one that is held is shown: it is the one that can be inspected.
+            process.crash = crash
         process.touch()
         return decision
 
@@ -65,11 +80,10 @@ class ExceptionHolds:
             return {"reason": f"the first {kind} of this run was held"}
         self._kinds.add(kind)
         crash["held"] = True
-        self._hold(process, left_s)
+        self._hold(process, crash, left_s)
         return {"hold_s": left_s}
 
-    def _hold(self, process: Process, left_s: float) -> None:
-        crash = process.crash or {}
+    def _hold(self, process: Process, crash: Message, left_s: float) -> None:
         if not self._held:
             self._since = time.monotonic()
         self._held.add(process)
@@ -85,7 +99,7 @@ class ExceptionHolds:
         self._kinds.add(str(crash.get("exception")))
         crash["held"] = True
         crash |= _granted(left_s, budget_s)
-        self._hold(process, left_s)
+        self._hold(process, crash, left_s)
         await self.follow(process)
 
     def run_is_to_end(self, signal: str) -> list[Process]:
@@ -151,6 +165,10 @@ class ExceptionHolds:
 def _granted(left_s: float, budget_s: float) -> Message:
     words = f"held for up to {left_s:.0f} s; all exceptions of this run share {budget_s:g} s"
     return {"granted_s": left_s, "hold": words}
+
+
+def _ends_process(crash: Message) -> bool:
+    return crash.get("where") in ("process", "child")
 
 
 def _first_line(message: object) -> str:

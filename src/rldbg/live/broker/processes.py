@@ -93,6 +93,8 @@ class Process:
             rank=self.rank,
             coordinates=self.facts.get("coordinates") or {},
             pid=int(self.facts.get("pid") or 0),
+            # Until Ray has started, a driver has the name of its script.
+            former=str(self.facts.get("program") or "") if self.facts.get("kind") == "driver" else "",
         )
 
     def touch(self) -> None:

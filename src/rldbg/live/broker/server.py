@@ -136,17 +136,18 @@ class Broker:
         # A worker that fails in its first call may not have reported the name of its actor yet.
         self.state.learn(process, dict(body.pop("identity", None) or process.facts))
         # A pooled worker of Ray has another name with its next task.
-        process.crash = body | {"who": process.who}
-        process.touch()
+        crash = body | {"who": process.who}
         if body.get("held_again_s"):
+            process.crash = crash
             self.state.sessions.spawn(self.state.holds.take_over(process))
             return {}
+        self.state.holds.note(process, crash)
         if self._keeping_stacks is None:
             # Finished even when the process that crashed does not wait for it.
             keeping = keep_stacks(self.state.processes, self.state.run, self.state.sessions.files)
             self._keeping_stacks = self.state.sessions.spawn(keeping)
         await asyncio.wait({self._keeping_stacks}, timeout=_STACKS_S)
-        decision = self.state.holds.decide(process)
+        decision = self.state.holds.decide(process, crash)
         if decision.get("hold_s"):
             self.state.sessions.spawn(self.state.holds.follow(process))
         return decision

@@ -83,7 +83,7 @@ def _connect(run: Path, kind: str, about: dict[str, Any]) -> Connection:
             raise UnreachableError(f"the run {run} has ended, and its broker with it", _what_is_left(run)) from error
         if isinstance(error, OSError) and error.errno in _NO_ROUTE:
             raise UnreachableError(
-                f"the broker of {run} listens at {address.host}:{address.port}, out of reach from here: {error}",
+                f"the broker of {run} listens at {address.place}, out of reach from here: {error}",
                 "start the run with an address that all its hosts reach: rldbg run --listen ADDRESS",
             ) from error
         if is_held(run):
@@ -92,7 +92,7 @@ def _connect(run: Path, kind: str, about: dict[str, Any]) -> Connection:
                 "it is stopped (Ctrl-Z, SIGSTOP) or its host is very busy: resume it, or wait and try again",
             ) from error
         raise UnreachableError(
-            f"the broker of {run} does not answer at {address.host}:{address.port}: {error}",
+            f"the broker of {run} does not answer at {address.place}: {error}",
             f"start a new one: rldbg broker start --run {run}; agents reconnect by themselves",
         ) from error
 

@@ -12,6 +12,7 @@ from typing import Any
 from rldbg.agent import TOOL_FILES, Message
 from rldbg.agent.waits import is_users
 from rldbg.core import UsageError
+from rldbg.live.client.breakpoints import refuse_beyond_end, refuse_what_is_no_file
 from rldbg.live.own_frames import NOT_THE_USERS
 from rldbg.live.prompt.async_tasks import (
     WaitingTask,
@@ -31,7 +32,7 @@ from rldbg.live.prompt.debuggee import (
     local_names,
     source_lines,
 )
-from rldbg.live.prompt.prompt_text import HELP, break_text, frame_path, frame_place, function_at, numbered
+from rldbg.live.prompt.prompt_text import HELP, break_text, frame_path, frame_place, function_at, numbered, unset_text
 
 _STEPS = {"n": "next", "s": "stepIn", "r": "stepOut"}
 _ALIASES = {
@@ -41,6 +42,9 @@ _ALIASES = {
 }  # fmt: skip
 # Nothing that was meant as Python (`n + 1`) may resume a rank.
 _WITHOUT_ARGUMENT = frozenset({"c", *_STEPS})
+_STANDS_IN = "/agent/halt.py"
+# What the broker says when the debugger gave no reason.
+_NO_REASON = "goto failed"
 _ONLY_IN_PDB = ("alias", "commands", "debug", "disable", "enable", "ignore", "restart", "run", "source", "unalias")
 
 
@@ -64,6 +68,8 @@ class PdbCommands:
         self._index = 0
         self._thread: int | str = "stopped"
         self._listed = 0
+        # Whether its function has no line left: the thread stands in a line of the agent's.
+        self._is_at_end = False
         self._displays: list[str] = []
         self._commands: dict[str, Callable[[str], CommandResult]] = {
             "u": lambda text: self._move(+_count(text)),
@@ -141,6 +147,7 @@ class PdbCommands:
         frames = (
             self.debuggee.ask("stackTrace", threadId=self._thread, startFrame=0, levels=200).get("stackFrames") or []
         )
+        self._is_at_end = bool(frames) and frame_path(frames[0]).endswith(_STANDS_IN)
         while frames and any(part in frame_path(frames[0]) for part in NOT_THE_USERS):
             frames.pop(0)
         if not frames:
@@ -339,14 +346,25 @@ class PdbCommands:
             return CommandResult("\n".join(break_text(each) for each in self.debuggee.breaks()) or "no breakpoints set")
         place, _, condition = text.partition(",")
         file, _, line = place.strip().rpartition(":")
-        if line.isdigit():
+        if line.isdecimal():
             where = (file or frame_path(self.frame), int(line))
+            self._refuse_beyond_end(*where)
         elif file or not line:
             return CommandResult("*** b FILE:LINE, b LINE or b FUNCTION", ok=False)
         else:
             where = function_place(self.debuggee, line, self.frame_id)
         made = self.debuggee.set_break(file=where[0], line=where[1], once=once, **{"if": condition.strip()})
-        return CommandResult(break_text(made), value=made["id"], ok=any((made.get("set_in") or {}).values()))
+        is_set = any((made.get("set_in") or {}).values())
+        advice = "" if is_set else f"\n*** {unset_text(made)}"
+        return CommandResult(break_text(made) + advice, value=made["id"], ok=is_set)
+
+    def _refuse_beyond_end(self, file: str, line: int) -> None:
+        """Judged by the file as the process sees it; one that it cannot find may be loaded later."""
+        refuse_what_is_no_file(file)
+        _, total = source_lines(self.debuggee, file, line, line, self.debuggee.top_frame)
+        if 0 < total < line:
+            lines, _ = source_lines(self.debuggee, file, 1, total, self.debuggee.top_frame)
+            refuse_beyond_end("\n".join(lines).encode("utf-8", "surrogateescape"), file, line)
 
     def _clear(self, text: str) -> CommandResult:
         numbers = re.split(r"[\s,]+", text) if text else []
@@ -388,17 +406,38 @@ class PdbCommands:
         line, current = _count(text, int(self.frame["line"]) + 1), int(self.frame["line"])
         if line <= current:
             return CommandResult(f"*** unt LINE: a line after {current}", ok=False)
-        self.debuggee.set_break(file=frame_path(self.frame), line=line, once=True)
+        self._refuse_beyond_end(frame_path(self.frame), line)
+        # As a step does, it ends with the next stop, wherever that is.
+        self.debuggee.set_break(file=frame_path(self.frame), line=line, once=True, step=True)
         return self._go("continue")
 
     def _jump(self, text: str) -> CommandResult:
         if not text.isdigit():
             return CommandResult("*** j LINE", ok=False)
         where = {"path": frame_path(self.frame)}
+        if self._index:
+            return CommandResult("*** jumping is possible in the newest frame only (`d` goes there)", ok=False)
+        if self._is_at_end:
+            return CommandResult(f"*** {self._no_jump(int(text))}", ok=False)
         targets = self.debuggee.ask("gotoTargets", source=where, line=int(text)).get("targets") or []
         if not targets:
             return CommandResult(f"*** cannot jump to line {text}", ok=False)
-        return self._go("goto", targetId=targets[0]["id"])
+        reason = self._no_jump(int(text))
+        try:
+            return self._go("goto", targetId=targets[0]["id"])
+        except UsageError as error:
+            # At a return the debugger gives no reason.
+            raise (UsageError(reason) if str(error) == _NO_REASON else error) from None
+
+    def _no_jump(self, line: int) -> str:
+        """Why the debugger refuses to jump where it says nothing: only before a line can another one be chosen."""
+        name, lines = str(self.frame["name"]), self._source(1, 10**6)
+        node = function_at(lines, name, int(self.frame["line"]))
+        first, last = (node.lineno, node.end_lineno or node.lineno) if node else (1, len(lines))
+        inside = f"{name}()" if node else "the module"
+        if not first <= line <= last:
+            return f"cannot jump to line {line}: it is outside {inside}, lines {first} to {last}"
+        return f"cannot jump to line {line}: {inside} has run its last line and is about to return"
 
 
 def _how_it_went_on(facts: Message, how: str, wait_s: float) -> str:

@@ -33,6 +33,12 @@ def break_text(each: Message) -> str:
     return " ".join([f"{each['id']}", place, f"ranks {each['ranks']}", *extras])
 
 
+def unset_text(each: Message) -> str:
+    """Why a breakpoint is set in no process yet, and what to do."""
+    file = each["file"]
+    return f"no file {file} is loaded or in the working directory there: set once it is; to remove it: cl {each['id']}"
+
+
 def frame_path(frame: Message) -> str:
     return str((frame.get("source") or {}).get("path") or "")
 
