@@ -10,7 +10,7 @@ from rldbg.agent import Message
 from rldbg.core import redact_text
 from rldbg.live.diagnosis.entries import process_id, thread_id
 from rldbg.live.diagnosis.hang import HangDiagnosis
-from rldbg.live.diagnosis.wait_graph import Id, WaitFacts, WaitGraph
+from rldbg.live.diagnosis.wait_graph import FEEDS, Id, WaitFacts, WaitGraph
 from rldbg.live.diagnosis.wait_words import age_text, listed, place_text
 
 _MOST_JOINED, _MOST_LISTED = 2, 3
@@ -58,15 +58,14 @@ class _Speech:
     def is_named_in(self, found: HangDiagnosis) -> bool:
         return bool({*self.processes} & {each[:2] for each in found.told})
 
-    def should_have_acted(self, found: HangDiagnosis) -> bool:
+    def should_have_acted(self, found: HangDiagnosis, graph: WaitGraph) -> bool:
         if self.above:
             return bool(self.above & {each[:2] for each in found.told})
         if self.node is not None:
             return self.node in found.actors
         if self.error.get("or_others"):
             return False
-        if self.gone and self.gone not in found.verdict and found.actors != found.told:
-            # Another one is there that should have acted.
+        if self.gone and self.gone not in found.verdict and _others_should_act(found, graph):
             return False
         return set(self.processes) <= {each[:2] for each in found.actors}
 
@@ -80,7 +79,11 @@ def with_said_errors(
     joined: list[_Speech] = []
     found = []
     for cause in causes:
-        own = [] if cause.is_harmless else [each for each in _last_of_each(speeches) if each.should_have_acted(cause)]
+        own = (
+            []
+            if cause.is_harmless
+            else [each for each in _last_of_each(speeches) if each.should_have_acted(cause, graph)]
+        )
         own = [each for each in own if each not in joined and _is_new(each, cause)][:_MOST_JOINED]
         joined += own
         found.append(replace(cause, verdict="; ".join([cause.verdict, *(each.text() for each in own)])))
@@ -91,6 +94,12 @@ def with_said_errors(
                 evidence = (*found[number].evidence, f"also said: {speech.text()}")
                 found[number] = replace(found[number], evidence=evidence)
     return found
+
+
+def _others_should_act(found: HangDiagnosis, graph: WaitGraph) -> bool:
+    """Whether someone who is still there should have ended a wait that is told."""
+    edges = [edge for told in found.told if told in graph.nodes for edge in graph.nodes[told].edges]
+    return any(edge.target in found.actors and not edge.relation.startswith(FEEDS) for edge in edges)
 
 
 def _is_new(speech: _Speech, cause: HangDiagnosis) -> bool:
