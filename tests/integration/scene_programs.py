@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import psutil
@@ -54,19 +55,21 @@ def armed_programs(scenes, folder, names):
         programs.end()
 
 
-def explained_from_outside(programs, scene):
+def explained_from_outside(programs, scene, apart_s=0.3):
     """What an unarmed look at a scene says, as one text."""
-    causes = explain(look_at_job(UnarmedJob(pids=(programs.pid(scene),)), apart_s=0.3).stacks)
+    causes = explain(look_at_job(UnarmedJob(pids=(programs.pid(scene),)), apart_s=apart_s).stacks)
     return _text_of(causes)
 
 
-def explained_by_the_agent(programs, scene):
+def explained_by_the_agent(programs, scene, apart_s=0.0):
     """What the agents of a scene and of its children say."""
     pid = programs.pid(scene)
     until(lambda: any(process["pid"] == pid for process in programs.job.ps()), f"the agent of {scene}")
     family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     who = ",".join(f"@{each}" for each in family if any(process["pid"] == each for process in programs.job.ps()))
-    before, after = (programs.job.client.request("stacks", who=who, waits=True)["stacks"] for _ in range(2))
+    before = programs.job.client.request("stacks", who=who, waits=True)["stacks"]
+    time.sleep(apart_s)
+    after = programs.job.client.request("stacks", who=who, waits=True)["stacks"]
     return _text_of(explain(after, before=before))
 
 
@@ -86,4 +89,4 @@ def until_said(look, words, unsaid="nothing of that kind", within_s=20):
         until(said, words, within_s)
     except AssertionError:
         raise AssertionError(f"{words} not in {seen}") from None
-    assert unsaid not in seen[0]
+    assert unsaid not in seen[0], seen
