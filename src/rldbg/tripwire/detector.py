@@ -19,6 +19,7 @@ _WINDOW = 24
 _LEVEL_OF = 5
 # The median absolute difference of two normal values with standard deviation 1.
 _NORMAL = 0.954
+_STEEP_STEPS = 2
 # Noise below this share of the value is rounding.
 _ROUNDING = 1e-3
 
@@ -38,6 +39,7 @@ class Detector:
         self.rule = rule
         self._history: deque[float] = deque(maxlen=_WINDOW)
         self._in_a_row = 0
+        self._steep_in_a_row = 0
         self._quiet = 0
         self._best = -math.inf
 
@@ -55,14 +57,20 @@ class Detector:
             return Unusual(value, self.usual, math.inf) if caught else None
         unusual = self._declined(value) if self.rule.moves == "declines" else self._judged(value)
         self._history.append(value)
-        self._in_a_row = self._in_a_row + 1 if unusual is not None else 0
+        lasts = self._lasts(unusual)
         if self._quiet:
             self._quiet = self._quiet - 1 if unusual is None else self.rule.history
             return None
-        if unusual is None or self._in_a_row < self.rule.in_a_row:
+        if not lasts:
             return None
         self._quiet = self.rule.history
         return unusual
+
+    def _lasts(self, unusual: Unusual | None) -> bool:
+        rule, sigmas = self.rule, unusual.sigmas if unusual is not None else 0.0
+        self._in_a_row = self._in_a_row + 1 if unusual is not None else 0
+        self._steep_in_a_row = self._steep_in_a_row + 1 if rule.steep_sigmas and sigmas >= rule.steep_sigmas else 0
+        return unusual is not None and (self._in_a_row >= rule.in_a_row or self._steep_in_a_row >= _STEEP_STEPS)
 
     def _declined(self, value: float) -> Unusual | None:
         """Whether a value is far below the best few of the run: a fall over several steps, of which none is unusual by

@@ -32,6 +32,8 @@ class WatchRule:
     factor: float = setting(1.0, at_least=1)
     least: float = setting(0.0, at_least=0)
     in_a_row: int = setting(1, at_least=1)
+    steep_sigmas: float = setting(0.0, at_least=0)
+    """Two steps in a row are enough where each is so far off; 0: never."""
     history: int = setting(8, at_least=4)
     per_1000_steps: float = 0.0
     """Stated false-alarm rate."""

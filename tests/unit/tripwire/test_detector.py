@@ -141,3 +141,10 @@ def test_every_rule_says_why_and_what_to_look_at() -> None:
     for item in RULES:
         assert item.cause
         assert item.look.format(recording="R", step=3).startswith("rldbg ")
+
+
+def test_two_steps_of_a_steep_fall_are_enough_where_a_slow_one_needs_three() -> None:
+    fall = rule(moves="declines", sigmas=3, factor=1.1, in_a_row=3, steep_sigmas=8)
+    assert caught(fall, [*NOISY, 0.7, 0.6, 0.5]) == [11]
+    assert caught(fall, [*NOISY, 0.88, 0.87, 0.86, 0.85]) == [12]
+    assert caught(fall, [*NOISY, 0.4, 1.0, 0.4, 1.0]) == []
