@@ -116,6 +116,8 @@ class Failure:
     """The head of its traceback is not in the log: more frames may have stood above the first one."""
     chained: bool = False
     """It was raised while another one was handled: that one is nearer to the cause."""
+    is_carried: bool = False
+    """Another exception shows it in its message: the frames are of that one."""
     is_crash: bool = False
     """It is no exception, but the report that a process ended."""
     warned: bool = False

@@ -63,14 +63,16 @@ def lines_of_message(own: Line, below: Iterable[Line]) -> Iterator[str]:
         yield text.strip()[:300]
 
 
-class _Raised(NamedTuple):
+class Raised(NamedTuple):
+    """An exception as its line tells it."""
+
     kind: str
     message: str
     goes_on: bool
     """Its line ends with a colon: the message begins below."""
 
 
-def message_of(found: _Raised, above: Iterable[Line], below: Sequence[Line]) -> str:
+def message_of(found: Raised, above: Iterable[Line], below: Sequence[Line]) -> str:
     """What an exception says; a bare AssertionError says what it asserted, from the code that is shown above it. What
     NCCL says itself stands below torch's words."""
     kind, said, goes_on = found
@@ -94,14 +96,14 @@ def _last_error(below: Sequence[Line]) -> str:
     return next((texts[number + 1][:200] for number in heads if number + 1 < len(texts)), "")
 
 
-def as_exception(text: str) -> _Raised | None:
+def as_exception(text: str) -> Raised | None:
     stripped = text.strip()
     if twice := _TWICE.match(stripped):
         stripped = f"{twice['type']}: {twice['said']}"
     match = _EXCEPTION.match(stripped) or _EXCEPTION.match(LEVELLED.sub("", stripped, count=1))
     if match is None or _WARNING_TYPES.search(match["type"]):
         return None
-    return _Raised(match["type"], shortened((match["message"] or "").strip()), stripped.endswith(":"))
+    return Raised(match["type"], shortened((match["message"] or "").strip()), stripped.endswith(":"))
 
 
 def shortened(text: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from string import ascii_letters
 
+from rldbg.doctor.carried import call_in_configuration, carried_by
 from rldbg.doctor.cleaning import Line, Speaker, clean
 from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, LogPlace
 from rldbg.doctor.exception_lines import LINES_BELOW, TRACEBACK, as_exception, message_of
@@ -78,8 +79,9 @@ EXCEPTION_WORDS = (
     "ActorDiedError",
 )
 """How exceptions are printed: any name that ends in Error and has a message, and those that often have none."""
+CALL_FAILED = "Error in call to target "
 RAY_HEADER = ", actor_id="
-ANCHORS = (TRACEBACK, RAY_HEADER, *CRASH_WORDS, *EXCEPTION_WORDS)
+ANCHORS = (TRACEBACK, RAY_HEADER, CALL_FAILED, *CRASH_WORDS, *EXCEPTION_WORDS)
 
 _WRAPPERS = (
     "RayTaskError",
@@ -130,6 +132,8 @@ def failure_at(window: LogWindow, anchor: str, place: LogPlace) -> Failure | Non
         return None
     if anchor == NATIVE_STACK:
         return _fatal_above(window, place)
+    if anchor == CALL_FAILED:
+        return _call_failed(window, place)
     if anchor in CRASH_WORDS:
         return Failure(anchor.rstrip(": "), _after(window.line.text, anchor), place, is_crash=True)
     return _lone_exception(window, place)
@@ -141,6 +145,15 @@ def _fatal_above(window: LogWindow, place: LogPlace) -> Failure | None:
     fatal = next((line for line in own if is_fatal_letter(line.text)), None)
     said = fatal.text.partition("] ")[2].strip()[:300] if fatal is not None else ""
     return Failure("fatal", said, place, is_crash=True) if said else None
+
+
+def _call_failed(window: LogWindow, place: LogPlace) -> Failure | None:
+    """What a class or a function of the configuration raised, where Hydra prints that without a traceback."""
+    carried = call_in_configuration(window.line, list(window.below(LINES_BELOW)))
+    if carried is None:
+        return _lone_exception(window, place)
+    said = window.line.text.strip()
+    return Failure(carried.inner.kind, carried.inner.message, place, lines=carried.below + 1, more=(said,))
 
 
 def _after(text: str, word: str) -> str:
@@ -169,8 +182,11 @@ def _lone_exception(window: LogWindow, place: LogPlace) -> Failure | None:
             break
     if frames and any(IGNORED.search(line.text) for line in islice(above, _MIXED_LINES)):
         return None  # two processes wrote at once what Python ignores
-    message = message_of(found, window.above(3), list(window.below(LINES_BELOW)))
-    return Failure(found.kind, message, place, tuple(reversed(frames)), cut=bool(frames))
+    below = list(window.below(LINES_BELOW))
+    carried = carried_by(found, window.line, below)
+    found, below = (carried.inner, below[carried.below :]) if carried else (found, below)
+    message = message_of(found, window.above(3), below)
+    return Failure(found.kind, message, place, tuple(reversed(frames)), cut=bool(frames), is_carried=bool(carried))
 
 
 def _within_reach(window: LogWindow) -> Iterator[Line]:

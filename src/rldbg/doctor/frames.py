@@ -82,7 +82,8 @@ def story(failure: Failure) -> str:
     doing; empty without frames."""
     steps = [frame for frame in reversed(failure.frames) if asks(frame)]
     raised = next((frame for frame in reversed(failure.frames) if not is_go_between(frame)), "")
-    by = "" if not raised or asks(raised) or not package_of(raised) else f"raised by {_function_of(raised)}"
+    verb = "passed on" if failure.is_carried else "raised"
+    by = "" if not raised or asks(raised) or not package_of(raised) else f"{verb} by {_function_of(raised)}"
     if not steps:
         return by
     file = steps[0].partition(".py:")[0]

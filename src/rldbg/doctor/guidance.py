@@ -221,11 +221,12 @@ def reading(failure: Failure, library: Library) -> Iterator[str]:
     raised = next((frame for frame in reversed(failure.frames) if not is_go_between(frame)), "")
     own = next((frame for frame in reversed(failure.frames) if is_own_code(frame)), "")
     is_of_package = any(map(package_of, failure.frames))
+    verb = "passed on" if failure.is_carried else "raised"
     if raised and own == raised:
-        yield f"it was raised in code that is not installed as a package: {own}"
+        yield f"it was {verb} in code that is not installed as a package: {own}"
     elif raised:
         package = f" by {of}" if (of := next(filter(None, map(package_of, reversed(failure.frames))), "")) else ""
-        yield f"it was raised{package} at {raised}" + (f"; your code called it at {own}" if own else "")
+        yield f"it was {verb}{package} at {raised}" + (f"; your code called it at {own}" if own else "")
     kind = kind_of(failure, library.entries.values())
     hint = next((hint for pattern, hint in _HINTS if re.search(pattern, failure.headline)), None)
     hint = kind.look[0] if kind is not None and kind.look else hint

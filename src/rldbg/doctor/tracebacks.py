@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from rldbg.doctor.carried import carried_by, quoted_head
 from rldbg.doctor.cleaning import Line
 from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.exception_lines import (
@@ -12,6 +13,7 @@ from rldbg.doctor.exception_lines import (
     LEVELLED,
     LINES_BELOW,
     TRACEBACK,
+    Raised,
     as_exception,
     lines_of_message,
     message_of,
@@ -60,17 +62,29 @@ def traceback_at(window: LogWindow, place: LogPlace) -> Failure | None:
         found = as_exception(line.text)
         if found and (frames or is_remote) and not _is_shown_code(lines, number):
             below = lines[number + 1 : number + 1 + LINES_BELOW]
-            message = message_of(found, lines[max(0, number - 3) : number], below)
-            more = () if found.goes_on else tuple(lines_of_message(line, below))
             code = _failing_line(lines[:number])
+            outer = line.text.strip()
+            if carried := carried_by(found, line, below):
+                found, number = carried.inner, number + carried.below
+                below = lines[number + 1 : number + 1 + LINES_BELOW]
+            message = message_of(found, lines[max(0, number - 3) : number], below)
+            more = (outer,) if carried else () if found.goes_on else tuple(lines_of_message(line, below))
             count, end = _extent(window, number)
             if found.kind == _LEFT and message in ("", "0", "None"):
                 return None
             failure = Failure(found.kind, message, place, tuple(frames), code, count, chained=_is_chained(window))
             text = window.line.text
-            quotes = _extent(window, number + 1)[1] if below and _is_quoted_head(below[0], window.line) else -1
+            quotes = _quoted_at(window, found, number, below)
             quoted = _is_quoted(text)
-            return replace(failure, more=more, warned=is_warning(text), quoted=quoted, end=end, quotes=quotes)
+            return replace(
+                failure,
+                more=more,
+                is_carried=bool(carried),
+                warned=is_warning(text),
+                quoted=quoted,
+                end=end,
+                quotes=quotes,
+            )
         if TRACEBACK in line.text:
             lines = lines[:number]
             break
@@ -89,6 +103,12 @@ def _is_quoted(text: str) -> bool:
     if len(_INNER_BREAK.split(after)) <= 2 or not re.search(r"[A-Za-z]", before):
         return False
     return as_exception(before) is None and level_of(text) not in ("ERROR", "CRITICAL", "FATAL")
+
+
+def _quoted_at(window: LogWindow, found: Raised, number: int, below: Sequence[Line]) -> int:
+    """The offset of the traceback with which the message of an exception goes on, so many lines down; -1 without."""
+    head = 1 if below and _is_quoted_head(below[0], window.line) else quoted_head(found, below)
+    return _extent(window, number + head)[1] if head else -1
 
 
 def _is_quoted_head(line: Line, own: Line) -> bool:
