@@ -45,6 +45,9 @@ _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\](?:\s*\(Ray dedupl
 _TAIL_OF_DEDUP = re.compile(r"\s*\(Ray deduplicates logs by default\..*$")
 _RANK_IN_TEXT = re.compile(r"\[(?:[Rr]ank ?|.{0,60} Rank )(\d+)\]|\bTP(\d+)\]")
 _NCCL_HOST = re.compile(r"^(?:\[[\d: -]+\] )?(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?:\d+|\w+)\] ")
+_OF_RLDBG = "rldbg: "
+"""How rldbg's own notes in a program's output begin: what they tell of a failure was taken from it, so they are none of
+its words."""
 _JSON_TEXT = ("message", "msg", "log", "textPayload", "event", "text")
 _JSON_REASON = ("reason", "error", "err", "exception", "exitCode", "exit_code")
 
@@ -111,6 +114,8 @@ def _cleaned(text: str) -> Line:
     if "&" in text and ";" in text:
         text = html.unescape(text)
     text, speaker = _without_prefixes(text)
+    if text.startswith(_OF_RLDBG):
+        return Line("", speaker)
     repeated = 1
     if "Ray dedup" in text or "across cluster]" in text:
         if found := _REPEATED.search(text):

@@ -119,7 +119,7 @@ _REACH_BYTES = MARGIN_BYTES // 3
 def failure_at(window: LogWindow, anchor: str, place: LogPlace) -> Failure | None:
     """The failure that begins at an anchor, or None when the words there are none."""
     text = window.line.text
-    if window.is_model_text or is_setting(text, max(text.find(anchor), 0)):
+    if not text or window.is_model_text or is_setting(text, max(text.find(anchor), 0)):
         return None
     if anchor == TRACEBACK:
         return traceback_at(window, place)

@@ -11,7 +11,7 @@ from rldbg.frameworks import frameworks
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(?P<package>[A-Za-z]\w*)")
 _STANDARD = re.compile(r"/lib(?:64)?/python[\d.]+/(?!(?:site|dist)-packages)|^<|^uvloop/|^python/ray/|\.pyx:")
 CALLS_THROUGH = frozenset(
-    {"torch", "hydra", "ray", "uvloop", "pydantic", "fire", "click", "typer", "omegaconf", "wrapt"}
+    {"torch", "hydra", "ray", "rldbg", "uvloop", "pydantic", "fire", "click", "typer", "omegaconf", "wrapt"}
 )
 """Packages that call what they are given: a call through them is of whoever called them."""
 _SERVES_ANY = CALLS_THROUGH | {
@@ -25,6 +25,7 @@ _GO_BETWEEN = re.compile(
     r" in __(?:getattr|getattribute|setattr|delattr)__$"
     r"|(?:^|/)ray/(?:_private/(?:client_mode_hook|auto_init_hook|worker)|util/tracing/tracing_helper|remote_function|"
     r"actor)\.py:"
+    r"|/rldbg/(?:agent|recording|frameworks|live|profiling|tripwire)/"
 )
 _FOLDERS = 4
 

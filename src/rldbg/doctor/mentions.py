@@ -32,8 +32,6 @@ from rldbg.doctor.tracebacks import frame_in, is_frame_part
 from rldbg.doctor.window import FOLDED_UP_TO_BYTES
 
 SHOWN = 3
-_OF_RLDBG = "rldbg: "
-"""How rldbg's own lines in the output of a program begin: what they tell of a failure was taken from it."""
 _ERRORS = ("ERROR", "CRITICAL", "FATAL")
 _READ_BYTES = 4 * FOLDED_UP_TO_BYTES
 """Of all logs together, that of the failure first."""
@@ -290,7 +288,7 @@ class _LinesAbove:
 
     def _told(self, line: _Line) -> Iterator[_Line]:
         said = self._failure.message
-        is_repeated = (len(said) >= _SHORTEST and said in line.text) or line.text.startswith(_OF_RLDBG)
+        is_repeated = (len(said) >= _SHORTEST and said in line.text) or not line.text
         if not (is_repeated or frame_in(line.text) or is_frame_part(line.text) or _COUNTS.search(line.text)):
             yield line
 
