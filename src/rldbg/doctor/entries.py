@@ -94,6 +94,8 @@ class Signature(_Model):
     """Literal texts, one of which is in every matching line; derived from `match` when not given."""
     in_code: bool = False
     """Also counts in a line of source code that a traceback shows."""
+    of_driver: bool = False
+    """Counts only in the driver's own output: a worker of Ray that says it was ended when it is not needed any more."""
     as_advice: bool = False
     """Also counts after words such as "may be caused by"."""
     rendered: bool = False

@@ -14,6 +14,13 @@ _ASIDE = re.compile(
     r"(?:dashboard|monitor|log_monitor|autoscaler|ray_client_server|runtime_env_agent|event_)\w*\.(?:log|err|out)"
 )
 
+_OF_WORKER = re.compile(r"(?:python-core-)?worker-|(?:raylet|gcs_server|io_worker)\b")
+
+
+def is_of_worker(file: str) -> bool:
+    """Whether a log is of a process that Ray starts and ends, and not of a driver."""
+    return bool(_OF_WORKER.match(PurePath(file).name)) or is_aside(file)
+
 
 def is_aside(file: str) -> bool:
     """Whether a log belongs to one of Ray's side processes, whose troubles seldom harm a job."""

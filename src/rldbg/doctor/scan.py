@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from rldbg.doctor.clock import stated_wait_s
-from rldbg.doctor.evidence import Failure, Hit, LogEnd, LogEvidence, RunStart, excerpt
+from rldbg.doctor.evidence import Failure, Hit, LogEnd, LogEvidence, RunStart, excerpt, is_of_worker
 from rldbg.doctor.failures import failure_at, skeleton
 from rldbg.doctor.going_on import note_going_on
 from rldbg.doctor.log_places import LogPlaces
@@ -185,6 +185,8 @@ class LogReader:
             self._evidence.endings += tail.endings(since)
 
     def _try_signature(self, pattern: SignaturePattern, chunk: Chunk, at: int) -> None:
+        if pattern.signature.of_driver and is_of_worker(self._source.name):
+            return
         key = id(pattern)
         limit = _TRIES_IN_FLOOD if self._tries[key] > _FLOOD else _TRIES_PER_CHUNK
         is_slow = self._spent_s.get(key, 0.0) > self._scanner.budget_s

@@ -12,6 +12,8 @@ _WHO_SENDS = {
     "sacct -j <job> --format=JobID,State,ExitCode,Elapsed,Timelimit or kubectl describe pod <pod>",
     signal.SIGBUS: "the kernel, for memory of a mapped file that is not there: df -h /dev/shm, which is too small "
     "in many containers (docker run --shm-size 16g, or --ipc=host)",
+    signal.SIGABRT: "the process itself, in native code: its last output or a core dump; a driver of Ray that was sent "
+    'SIGTERM ends so too, with "*** SIGTERM received" in its output: a scheduler, ray stop, a supervisor or a person',
     signal.SIGHUP: "the terminal or the SSH connection that closed: start the command in tmux, with nohup, or as a job",
 }
 

@@ -48,6 +48,8 @@ def match_at(pattern: SignaturePattern, window: LogWindow) -> Match | None:
         return None
     if window.is_ignored or window.is_test_name or (window.is_code and not signature.in_code):
         return None
+    if signature.of_driver and window.line.speaker.name:
+        return None
     if not signature.as_advice and _is_advice(text, found.start()):
         return None
     if not all(_holds(condition, found) for condition in signature.when):
