@@ -91,8 +91,11 @@ def _is_of_another(entry: KnownFailure, seen: str) -> bool:
 
 
 def _has_trace(entry: KnownFailure, evidence: LogEvidence, seen: str) -> bool:
-    """Whether the logs say anything of what an entry is about, as far as it names that."""
-    return not _is_of_another(entry, seen) and (not entry.traces or bool(evidence.clues.intersection(entry.traces)))
+    """Whether the logs say anything of what an entry is about. One that names no traces and prints nothing needs none:
+    what prints something would be in these logs."""
+    if _is_of_another(entry, seen):
+        return False
+    return bool(evidence.clues.intersection(entry.traces)) or (not entry.traces and _is_silent(entry))
 
 
 def _is_silent(entry: KnownFailure) -> bool:

@@ -11,6 +11,7 @@ from rldbg.doctor.evidence import Failure, LogEvidence
 from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.frames import story
 from rldbg.doctor.judgement import Judgement, Sighting
+from rldbg.doctor.lasting import first_time
 from rldbg.doctor.sources import LogSource
 from rldbg.doctor.specifics import specifics
 from rldbg.doctor.survival import holds
@@ -81,6 +82,8 @@ def _words(sighting: Sighting, evidence: LogEvidence) -> str:
 def _detail(sighting: Sighting, first_error: Failure | None, evidence: LogEvidence) -> str:
     """What the exception around the first line of a cause says; the line itself where it is none."""
     hit = sighting.first
+    if told := first_time(sighting):
+        return redact_text(told)
     holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
     holder = first_error if sighting.only_says_kind else holder
     said = Failure("", hit.text, hit.place, holder.frames if holder else ())

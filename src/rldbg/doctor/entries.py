@@ -209,6 +209,8 @@ class KnownFailure(_Model):
     fix: Annotated[list[str], Field(min_length=1)]
     variants: list[Variant] = []
     """Asked in order; the first one that matches a line replaces title, cause and fix."""
+    stays: bool = False
+    """Its lines come with every step once it has begun: such steps do not outlive it."""
     after_stall: Regex | None = None
     """Lines of it that also end a program which had failed or was stuck before: then that is the failure."""
     look: list[str] = []

@@ -12,6 +12,7 @@ from rldbg.doctor.families import kind_of
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.frames import decider, is_go_between, is_own_code, package_of
 from rldbg.doctor.judgement import Judgement, Sighting
+from rldbg.doctor.lasting import first_time, has_stayed
 from rldbg.doctor.library import Library
 from rldbg.doctor.mentions import Mention
 from rldbg.doctor.order import announces
@@ -121,6 +122,9 @@ def next_steps(
     for warned in [s for s in judgement.notes if s.entry.severity == "warning" and not s.survived][:SHOWN]:
         place = warned.first.place
         yield f"possible cause: {warned.entry.title} ({warned.entry.id}); {place.file}:{place.line} warns of it"
+    for lasting in [s for s in judgement.notes if s.survived and has_stayed(s, evidence)]:
+        since = first_time(lasting) or f"since {lasting.first.place.file}:{lasting.first.place.line}"
+        yield f"possible cause: {lasting.entry.title} ({lasting.entry.id}): {since}, and until the end"
     for other in judgement.bystanders[:SHOWN]:
         place = other.first.place
         yield f"possible cause: {other.entry.title} ({other.entry.id}); {place.file}:{place.line} reports it, but " + (

@@ -18,6 +18,7 @@ from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.families import family_of, kind_of
 from rldbg.doctor.first_error import first_unknown, is_of_peer
 from rldbg.doctor.judgement import Judgement, Sighting
+from rldbg.doctor.lasting import with_lasting
 from rldbg.doctor.library import Library
 from rldbg.doctor.order import announces, by_time, came_before, explains, precedes
 from rldbg.doctor.sightings import only_aside, sightings
@@ -39,7 +40,7 @@ _THREAD = (" in _bootstrap", " in _bootstrap_inner")
 def judge(evidence: LogEvidence, library: Library, *, ended_well: bool = False) -> Judgement:
     """The root causes among everything seen; how a log ends says nothing where the program is known to have ended
     well."""
-    seen = sightings(evidence, library)
+    seen = with_lasting(sightings(evidence, library), evidence, library)
     aside = [] if evidence.read_only_aside else only_aside(seen, library)
     notes = [s for s in seen.values() if s.survived or s in aside or _is_harmless(s, evidence)]
     live = [s for s in seen.values() if s not in notes]
