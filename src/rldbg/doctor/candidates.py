@@ -99,8 +99,11 @@ def _has_trace(entry: KnownFailure, evidence: LogEvidence, seen: str) -> bool:
 
 
 def _is_silent(entry: KnownFailure) -> bool:
-    """Whether a failure may show in no log of the program, but on the machine."""
-    return not entry.signatures or entry.category in FROM_OUTSIDE
+    """Whether a failure may show in no log of the program: it has no words of its own, or a command on the machine
+    shows what struck the program from outside."""
+    if entry.category in FROM_OUTSIDE:
+        return any(probe.command for probe in entry.probes)
+    return not entry.signatures and entry.family is None
 
 
 def confirmation(entry: KnownFailure) -> str:
