@@ -33,7 +33,8 @@ def told_cause(
     probes: Sequence[ProbeResult],
     environment: dict[str, str],
 ) -> Cause:
-    entry, kind = sighting.entry.as_told_by([hit.text for hit in sighting.hits]), sighting.kind
+    texts = [hit.text for hit in sighting.hits]
+    entry, kind = sighting.entry.as_told_by(texts, _frames(sighting, evidence)), sighting.kind
     confidence, why = _confidence_of(sighting, judgement, probes, environment)
     return Cause(
         id=entry.id,
@@ -49,6 +50,11 @@ def told_cause(
         detail=_detail(sighting, judgement.first_error, evidence),
         words=_words(sighting, evidence),
     )
+
+
+def _frames(sighting: Sighting, evidence: LogEvidence) -> tuple[str, ...]:
+    """Those of the exception around the first line of a cause."""
+    return next((failure.frames for failure in evidence.failures if holds(failure, sighting.first)), ())
 
 
 def _programs() -> list[str]:

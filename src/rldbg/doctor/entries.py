@@ -163,8 +163,10 @@ class Variant(_Model):
 
     says: Regex
     """Matches a line of the entry."""
+    raised_in: Regex | None = None
+    """Also matches a frame of the exception, written `file:line in function`."""
     example: str
-    """A line of the entry that it matches."""
+    """A line of the entry that it matches; with `raised_in`, written `frame | line`."""
     title: str
     title_zh: str
     cause: str | None = None
@@ -242,16 +244,20 @@ class KnownFailure(_Model):
         found = [_ISSUE.fullmatch(source) for source in self.sources]
         return frozenset(int(issue["year"]) for issue in found if issue and issue["year"])
 
-    def variant_in(self, lines: Sequence[str]) -> tuple[Variant, re.Match[str]] | None:
-        """The first variant that one of the lines tells, and where."""
+    def variant_in(self, lines: Sequence[str], frames: Sequence[str] = ()) -> tuple[Variant, re.Match[str]] | None:
+        """The first variant that one of the lines tells, and where; `frames` are those of the exception."""
         found = (
-            (each, match) for each in self.variants for line in lines if (match := Expression(each.says).search(line))
+            (each, match)
+            for each in self.variants
+            if each.raised_in is None or any(map(Expression(each.raised_in).search, frames))
+            for line in lines
+            if (match := Expression(each.says).search(line))
         )
         return next(found, None)
 
-    def as_told_by(self, lines: Sequence[str]) -> "KnownFailure":
+    def as_told_by(self, lines: Sequence[str], frames: Sequence[str] = ()) -> "KnownFailure":
         """The entry in the words of that variant."""
-        found = self.variant_in(lines)
+        found = self.variant_in(lines, frames)
         if found is None:
             return self
         variant, match = found

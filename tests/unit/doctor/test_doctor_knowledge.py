@@ -186,9 +186,10 @@ def test_sixty_entries_beyond_the_first_rest_on_reports_of_this_year(library):
 def test_every_variant_is_told_by_a_line_of_its_own_entry(library, index, tmp_path):
     for entry in library.entries.values():
         for variant in entry.variants:
-            is_kind = entry.family and Expression(entry.family.exception).search(variant.example)
-            assert is_kind or entry.id in index.known(variant.example), (entry.id, variant.example)
-            told = entry.as_told_by([variant.example])
+            frame, _bar, line = variant.example.rpartition(" | ") if variant.raised_in else ("", "", variant.example)
+            is_kind = entry.family and Expression(entry.family.exception).search(line)
+            assert is_kind or entry.id in index.known(line), (entry.id, line)
+            told = entry.as_told_by([line], [frame])
             assert told.title != entry.title, (entry.id, variant.example)
             assert "{" not in f"{told.title}{told.title_zh}", told.title
     assert library["torch-shm-object"].as_told_by(["a line"]) is library["torch-shm-object"]
