@@ -63,6 +63,18 @@ def is_second_hand(error: BaseException) -> bool:
     return type(error).__name__ == "ChildFailedError" or (launches and type(error).__name__ == "CalledProcessError")
 
 
+def is_told_by_child(folder: Path, who: dict[str, Any]) -> bool:
+    """Whether a process that this one started, directly or not, has written a crash file of its own."""
+    for file in folder.glob("*.json"):
+        try:
+            child = json.loads(file.read_bytes())["who"]
+            if child["host"] == who["host"] and who["pid"] in child["ancestors"]:
+                return True
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return False
+
+
 def is_end_by_signal(error: BaseException) -> bool:
     """Whether a launcher ends because it was sent a signal, which torchrun turns into an exception: nothing crashed."""
     kind = type(error)

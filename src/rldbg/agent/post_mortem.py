@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from .crash import crash_record, is_second_hand, write_crash
+from .crash import crash_record, is_second_hand, is_told_by_child, write_crash
 from .framing import FAREWELL, Message, WireError
 from .identity import is_read_by_its_starter, is_silenced_by_its_starter
 from .link import REDIAL_S, Link, NoBroker
@@ -74,7 +74,8 @@ class PostMortem:
             return
         self._crashes += 1
         record = self._record(error, where)
-        path = self._write(record)
+        is_repeated = is_second_hand(error) and is_told_by_child(self._settings.run / "crashes", record["who"])
+        path = None if is_repeated else self._write(record)
         top = (record["exceptions"][0]["frames"] or [{}])[0]
         facts = {name: top.get(name) for name in ("file", "line", "function")}
         message = headline(error, record["exceptions"][0]["message"])

@@ -107,7 +107,8 @@ def package_of(frame: str) -> str:
     if found := _INSTALLED.search(frame):
         return found["package"]
     parts = without_environment(frame).replace("-", "_").split("/")[:-1]
-    known = next((framework.name for framework in frameworks() if framework.name in parts), "")
+    folders = {part.lower() for part in parts}
+    known = next((framework.name for framework in frameworks() if framework.name in folders), "")
     return known or _checked_out(parts)
 
 

@@ -26,6 +26,20 @@ def is_crash_file(path: Path) -> bool:
     return path.suffix == ".json" and path.parent.name == "crashes"
 
 
+def without_reports(files: Sequence[Path]) -> list[Path]:
+    """Some crash files without those of launchers that only report the crash of a process which has its own."""
+    reports = {file for file in files if _is_report(file)}
+    return list(files) if len(reports) == len(files) else [file for file in files if file not in reports]
+
+
+def _is_report(file: Path) -> bool:
+    try:
+        last = json.loads(file.read_bytes())["exceptions"][0]
+        return last["type"] == "ChildFailedError" or last.get("module") == "torch.multiprocessing.spawn"
+    except _SPOILT:
+        return False
+
+
 def crash_text(path: Path) -> bytes:
     """The exception chain of a crash file, the first cause first; an unreadable one is shown as it is."""
     raw = path.read_bytes()

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.doctor.cleaning import Speaker
 from rldbg.doctor.clock import stated_year
-from rldbg.doctor.run_evidence import crash_speaker, crash_text, is_crash_file
+from rldbg.doctor.run_evidence import crash_speaker, crash_text, is_crash_file, without_reports
 
 CHUNK_BYTES = 4 << 20
 MARGIN_BYTES = 1 << 16
@@ -207,7 +207,10 @@ def find_sources(paths: Sequence[str | Path], *, or_none: bool = False) -> Found
         raise IncompleteDataError(
             f"no log files under {', '.join(map(str, paths))}", "give the files: rldbg doctor FILE..."
         )
-    return Found(tuple(unique.values()), tuple(dict.fromkeys(dumps)), tuple(stacks), tuple(findings))
+    crashes = [source.path for source in unique.values() if source.path and is_crash_file(source.path)]
+    told = {*crashes} - {*without_reports(crashes)}
+    read = tuple(source for source in unique.values() if source.path not in told)
+    return Found(read, tuple(dict.fromkeys(dumps)), tuple(stacks), tuple(findings))
 
 
 def _is_run(path: Path) -> bool:

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from rldbg.agent import snake_case
-from rldbg.agent.crash import crash_record, write_crash
+from rldbg.agent.crash import crash_record, is_told_by_child, write_crash
 from rldbg.agent.post_mortem_adapter import PostMortemAdapter
 from rldbg.agent.redaction import load_redact
 from rldbg.core import redaction
@@ -149,3 +149,13 @@ def test_the_parts_of_a_group_have_their_frames_in_the_file_and_at_the_prompt():
 def test_a_program_with_a_very_long_name_has_a_crash_file_too(tmp_path):
     record = crash_record(_raise(), who={"role": "x" * 400, "rank": 3, "pid": 1}, where="task", redact=None)
     assert write_crash(tmp_path, record, 1).stem.endswith(f"-3-{os.getpid()}-1")
+
+
+def test_a_crash_of_a_process_that_was_started_is_found(tmp_path):
+    who = {"host": "h", "pid": 7}
+    (tmp_path / "a.json").write_text(json.dumps({"who": {"host": "h", "pid": 9, "ancestors": [8, 7, 1]}}))
+    (tmp_path / "b.json").write_text("{")
+    assert is_told_by_child(tmp_path, who)
+    assert not is_told_by_child(tmp_path, {"host": "other", "pid": 7})
+    assert not is_told_by_child(tmp_path, {"host": "h", "pid": 9})
+    assert not is_told_by_child(tmp_path / "missing", who)

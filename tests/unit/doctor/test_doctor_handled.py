@@ -157,3 +157,19 @@ def test_what_a_driver_ended_by_stays_the_cause(run, end):
 
     assert "async" in found.headline
     assert not any(finding.id == "raised-earlier" for finding in found.findings)
+
+
+def launcher(at):
+    """What torchrun raises once a rank has failed."""
+    return crash("ChildFailedError", "\n=====\nseam.py FAILED\n", at=at, pid=10, role="launcher")
+
+
+def test_a_launchers_report_of_a_crash_is_no_failure_beside_it(run):
+    found = run(child(), launcher(at=0.4))
+    assert "bad answer of sample 7" in found.root_causes[0].words
+    assert (len(found.root_causes), found.fallout, found.read_files) == (1, (), 2)
+
+
+def test_a_launchers_report_of_a_rank_without_a_crash_file_is_read(run):
+    found = run(launcher(at=0.4))
+    assert (found.verdict, found.read_files) == ("unknown", 2)
