@@ -11,6 +11,7 @@ from rldbg.doctor.bystanders import FROM_OUTSIDE
 from rldbg.doctor.entries import KnownFailure, Role
 from rldbg.doctor.evidence import Failure, LogEvidence
 from rldbg.doctor.exception_lines import last_error
+from rldbg.doctor.failures import tells_of_child
 from rldbg.doctor.families import passed_through
 from rldbg.doctor.judgement import Judgement
 from rldbg.doctor.library import Library
@@ -25,15 +26,9 @@ _SAY_NOTHING = frozenset(
 _SHARED_WORDS = 2
 _SHARED_WEIGHT = 0.4
 """A candidate has this share of what the exception says; the rarer a word is among known failures, the more it says."""
-_FEW_CAUSES = 6
-"""Of a symptom with more known causes those that print something would have been seen."""
 _ANYTHING_CAUSES_IT = 60
 """A symptom with this many known causes does not tell them apart."""
 SHOWN = 3
-CHILD_ENDED = re.compile(
-    r"(?i)\b(?:exit(?:ed|s)?|returned|ended|finished|died|failed|terminated)\b[^.;]{0,40}"
-    r"\b(?:non-?zero|status|exit ?code)\b"
-)
 
 
 def candidates(
@@ -44,7 +39,7 @@ def candidates(
     seen = words_seen(evidence)
     if judgement.first_error is not None:
         around = passed_through(judgement.first_error, library.entries.values())
-        is_of_child = bool(CHILD_ENDED.search(judgement.first_error.message))
+        is_of_child = tells_of_child(judgement.first_error)
         alike = [] if is_of_child else resembling(judgement.first_error, library, SHOWN)
         listed = [*([around] if around else []), *(entry for entry in alike if not around or entry.id != around.id)]
         return [entry for entry in listed if not _is_of_another(entry, seen)]
@@ -61,7 +56,8 @@ def candidates(
                 fit.setdefault(name, 1 / _ANYTHING_CAUSES_IT / place)
             continue
         for name in causes:
-            if len(causes) <= _FEW_CAUSES or library.entries[name].traces or _is_silent(library.entries[name]):
+            cause = library.entries[name]
+            if cause.category not in FROM_OUTSIDE or cause.traces or name in entry.suspects:
                 fit[name] = fit.get(name, 0.0) + 1 / len(causes)
     told = {sighting.entry.id for sighting in (*judgement.fallout, *judgement.notes, *judgement.bystanders)}
     fit = {

@@ -31,6 +31,7 @@ _OF_LANGUAGES = (
     r"error\[E\d{4}\]: |error: (?:could not compile|aborting due to)",
     r"panic: \S|goroutine \d+ \[\w",
     r'Exception in thread "|Caused by: [\w.$]+(?:Exception|Error)|(?:[a-z]\w*\.){2,}\w*(?:Exception|Error)(?:: |$)',
+    r"(?:\w+\.){0,6}(?:exc|exceptions?|errors?|process)\.(?!\w*Warning)[A-Z]\w{3,60}(?:: \S.*)?$",
     r"(?:Uncaught|Unhandled) \w*(?:Error|Exception|Rejection)",
     r"\(node:\d+\) Unhandled|node:internal/",
 )

@@ -102,6 +102,10 @@ _WRAPPERS = (
 )
 """Exceptions that only say that something else failed."""
 
+_CHILD_ENDED = re.compile(
+    r"(?i)\b(?:exit(?:ed|s)?|returned|ended|finished|died|failed|terminated)\b[^.;]{0,40}"
+    r"\b(?:non-?zero|status|exit ?code)\b"
+)
 _ERROR_LEVEL = re.compile(
     r"\W{0,2}(?:[\d][\d:., T/-]{6,30}\W{1,3})?(?:(?:ERROR|CRITICAL|FATAL)\b|[EF]\d{4} \d\d:\d\d:\d\d)"
     r"|(?:[\w./-]{1,80}: )?(?:fatal error|fatal|error): \S|\*{3} .{0,60}(?:ERRORS_ARE_FATAL|[Aa]bort)"
@@ -207,6 +211,11 @@ def is_error_line(line: Line) -> bool:
 
 def is_wrapper(failure: Failure) -> bool:
     return failure.kind.rpartition(".")[2].startswith(_WRAPPERS)
+
+
+def tells_of_child(failure: Failure) -> bool:
+    """Whether an exception only says with which code a process ended that its own one had started."""
+    return bool(_CHILD_ENDED.search(failure.message))
 
 
 def skeleton(text: str) -> str:

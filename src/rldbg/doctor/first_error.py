@@ -7,7 +7,7 @@ from rldbg.doctor.bystanders import says_itself
 from rldbg.doctor.echoes import original_of
 from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import PROGRAM_ENDED, Failure, Hit, LogEvidence
-from rldbg.doctor.failures import is_wrapper
+from rldbg.doctor.failures import is_wrapper, tells_of_child
 from rldbg.doctor.frames import asks, is_go_between
 from rldbg.doctor.judgement import Sighting
 from rldbg.doctor.library import Library
@@ -53,7 +53,7 @@ def first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, Si
         stamp = failure.place.stamp
         return (
             failure.kind == PROGRAM_ENDED,
-            is_wrapper(failure),
+            is_wrapper(failure) or tells_of_child(failure),
             failure.kind == HEADLESS,
             is_of_peer(failure),
             says and not failure.frames,

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from rldbg.doctor.candidates import CHILD_ENDED, SHOWN, candidates, confirmation
+from rldbg.doctor.candidates import SHOWN, candidates, confirmation
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.deaths import only_reports_death, steps_of_deaths
 from rldbg.doctor.entries import KnownFailure, Role
 from rldbg.doctor.evidence import PROGRAM_ENDED, STILL_TRYING, Failure, LogEnd, LogEvidence
+from rldbg.doctor.failures import tells_of_child
 from rldbg.doctor.families import kind_of
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.frames import decider, is_go_between, is_own_code, package_of
@@ -93,7 +94,7 @@ def next_steps(
         failure = judgement.first_error
         who = f" in {failure.place.speaker}" if str(failure.place.speaker) else ""
         yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}: {failure.headline}"
-        if CHILD_ENDED.search(failure.message):
+        if tells_of_child(failure):
             yield _OF_CHILD
         if failure.kind == STILL_TRYING and failure.more:
             yield f"above it the log says: {failure.more[0]}"

@@ -76,3 +76,17 @@ def test_an_assertion_without_words_carries_nothing(verdict):
     found = verdict(f"{TRACE}AssertionError: \nray.exceptions.WorkerCrashedError: The worker died unexpectedly\n")
     assert found.first_error is not None
     assert found.first_error.kind == "AssertionError"
+
+
+def test_the_output_of_a_child_that_ended_says_why(verdict):
+    words = "seam.WorkerFailedError: Worker 'frob/0' failed with exit code 1\nStderr output:\nFrob INFO: ready\n"
+    inner = '  File "/w/seam.py", line 8, in frob\n    start()\nLookupError: 7 wibbles do not fit\n'
+    error = verdict(f"{TRACE}{words}Traceback (most recent call last):\n{inner}").first_error
+    assert error is not None
+    assert error.headline == "LookupError: 7 wibbles do not fit"
+
+
+def test_a_log_that_ends_with_an_exception_of_any_name_is_not_healthy(verdict):
+    said = "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly\n"
+    assert verdict(f"step 1 loss 2.0\n{said}").verdict == "unknown"
+    assert verdict("step 1 loss 2.0\nseam.exceptions.FrobWarning: a wibble is old\n").verdict == "healthy"

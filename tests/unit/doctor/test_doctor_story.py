@@ -397,7 +397,7 @@ def test_a_command_that_a_signal_ended_is_told_who_may_have_sent_it(verdict, exi
 
 
 def test_an_open_cause_has_candidates_with_what_would_confirm_them(verdict, library):
-    found = verdict([WATCHDOG.format(rank=0, time="10:20:00")])
+    found = verdict(["(Runner pid=3) generate_sequences of step 7", WATCHDOG.format(rank=0, time="10:20:00")])
     candidates = [step for step in found.next if step.startswith("possible cause: ")]
     assert found.verdict == "unknown" and candidates
     known = library["nccl-watchdog-timeout"].downstream_of

@@ -47,3 +47,14 @@ def test_no_scheduler_is_suspected_without_a_trace_of_one(verdict, log):
 def test_a_scheduler_of_which_the_log_has_a_trace_may_have_ended_an_actor(verdict):
     found = verdict("SLURM_JOB_ID=77\nstep 1 loss 2.0\nThe actor is dead because its worker process has died.\n")
     assert any("slurm-oom-kill" in step for step in found.next)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.\n",
+        "*** SIGABRT received at time=1795060000 on cpu 3 ***\n",
+    ],
+)
+def test_nothing_is_suspected_of_which_the_log_has_no_trace(verdict, log):
+    assert not any(step.startswith("possible cause") for step in verdict(log).next)
