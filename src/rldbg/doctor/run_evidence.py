@@ -35,7 +35,7 @@ def without_reports(files: Sequence[Path]) -> list[Path]:
 def _is_report(file: Path) -> bool:
     try:
         last = json.loads(file.read_bytes())["exceptions"][0]
-        return last["type"] == "ChildFailedError" or last.get("module") == "torch.multiprocessing.spawn"
+        return bool(last["type"] == "ChildFailedError" or last.get("module") == "torch.multiprocessing.spawn")
     except _SPOILT:
         return False
 
