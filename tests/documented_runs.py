@@ -114,11 +114,13 @@ def _profiled(folder: Path) -> None:
     ms = 1_000_000
     for rank in range(2):
         lines = [{"worker": f"policy/{rank}", "role": "policy", "rank": rank, "host": "node1", "pid": rank + 1}]
-        kept = 500 * 1024
+        kept, not_of_malloc = 500 * 1024, 300 * 1024
         for step in range(1, 31):
             start = step * 1000 * ms
             update = 600 if rank else 300
             for name, begin, length in (("rollout", 0, 300), ("update", 300, update)):
                 entry, kept = kept, kept + (2048 if rank and name == "update" else 0)
-                lines.append([name, start + begin * ms, length * ms, step, 1, [entry, kept + 9000, kept]])
+                in_use = [entry - not_of_malloc, kept - not_of_malloc, 10**6, 10**6]
+                memory = [entry, kept + 9000, kept, None, None, None, *in_use]
+                lines.append([name, start + begin * ms, length * ms, step, 1, memory])
         (phases / f"node1_{rank + 1}.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
