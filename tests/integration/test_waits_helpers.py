@@ -22,7 +22,7 @@ WORDS = {
         "would change `self.paused`, and no thread or task is seen running it; update sets it to True in line",
         "which an exception in between skips",
     ],
-    "early_return": ["semaphore `self.slots`", "which the return in line", "or an exception in between, skips"],
+    "early_return": ["semaphore `self.slots`", "which `if not prompt: return` in line", "or an exception in between, skips"],
     "skipped_end": [
         "for lock `self.mutex`; no thread is seen holding it",
         "(sync_once acquires it in line",
@@ -44,15 +44,18 @@ WORDS = {
     ],
     "left_out": [
         "an item of queue `self.scores` (queue.Queue, empty); thread scorer-",
-        "which the continue in line",
-        "the main thread gives it items by dispatch",
+        "which `if sample < 0: continue` in line",
+        "its items come from dispatch",
     ],
     "writer_over": [
         "room in queue `self.experience` (multiprocessing queue, full)",
         "process writer (pid",
         "(exit code 0)",
     ],
-    "dropped_answer": ["future `self.pending[prompt]` to be completed", "only receive (line", "would complete it"],
+    "dropped_answer": [
+        "future `self.pending[prompt]` to be completed; task receiver would complete it in line",
+        "but drops an answer whose key `line` is not in `self.pending` (it does so only if `answer is not None`)",
+    ],
     "tools_that_end": ["is running (at the moment it waits for"],
     "environment_failed": [
         "no process that has the other end open runs anything that writes into it: process env-1 (pid",

@@ -35,7 +35,7 @@ WORDS = {
         "the main thread calls resume only afterwards, at table_wait_scenes.py:",
     ],
     "single_threaded_server": ["has not accepted the connection: the thread that accepts it waits here (deadlock)"],
-    "dropped_result": ["queue `tasks`", "has its other end, but is not about to put an item in"],
+    "dropped_result": ["queue `tasks`", "has the other end of the queue, but runs no code that would put an item in"],
     "kept_end_of_a_pipe": [
         "for data from pipe `here`; no other process has the other end open: process scheduler (pid",
         "(killed by SIGKILL)",

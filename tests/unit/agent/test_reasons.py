@@ -172,11 +172,11 @@ class Early:
 @pytest.mark.parametrize(
     ("name", "function", "left_by"),
     [
-        ("self.early", Early.generate_some, ["return in line {3}", "exception"]),
+        ("self.early", Early.generate_some, ["`if not text: return` in line {2}", "exception"]),
         ("self.kept", Early.in_any_case, ["exception"]),
-        ("self.rounds", Early.several, ["continue in line {4}", "exception"]),
+        ("self.rounds", Early.several, ["`if not text: continue` in line {3}", "exception"]),
         ("self.over", Early.outside, ["exception"]),
-        ("self.handled", Early.failing, ["return in line {4}"]),
+        ("self.handled", Early.failing, ["`if not text: return` in line {3}"]),
     ],
 )
 def test_exits_that_skip_a_release_are_told_with_their_lines(name, function, left_by):

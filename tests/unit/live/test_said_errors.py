@@ -2,7 +2,7 @@
 
 from rldbg.live.diagnosis.hang import HangDiagnosis
 from rldbg.live.diagnosis.said_errors import with_said_errors
-from rldbg.live.diagnosis.wait_graph import Node, WaitGraph
+from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitGraph
 
 PLACE = {"file": "/job/engine.py", "line": 21, "function": "Engine.get"}
 ERROR = {
@@ -24,6 +24,7 @@ def _told(error, *, kind="never_filled", actors=(LOOP,), told=(CLIENT, LOOP), **
     ]
     labels = {CLIENT: "client", LOOP: "thread loop of engine", OTHER: "thread other of engine"}
     graph = WaitGraph([Node(identity, label, wait=WAITS) for identity, label in labels.items()])
+    graph.nodes[CLIENT].edges.append(Edge(LOOP, "should put an item in"))
     cause = HangDiagnosis("client waits", kind, (), actors=frozenset(actors), told=frozenset(told))
     return with_said_errors([cause], graph, stacks)[0]
 

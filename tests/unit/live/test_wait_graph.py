@@ -753,7 +753,7 @@ def test_a_thread_that_has_ended_in_the_process_that_fills_a_queue_is_told():
     rests = _thread("MainThread", {"kind": "event", "name": "stop", "key": "0x7", "users": []}, main=True)
     engine = _process(2, rests, ended=[{"kind": "thread", "name": "engine-loop"}])
     found = explain([_process(1, _thread("MainThread", takes, main=True)), engine])
-    said = "job@2 has its other end, and what it runs now does not use it: thread engine-loop has ended"
+    said = "job@2 has the other end of the queue, and runs no code that uses it: thread engine-loop has ended"
     assert any(said in each.verdict for each in found)
 
 

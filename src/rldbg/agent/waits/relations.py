@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
+from .answers import steps_for_each
 from .called import HANDED, later_calls, may_act, paths_ahead, routes_to, uses_ahead
-from .feeding import feeders, steps_skipped
+from .feeding import feeders
 from .kept import Kept, dropped_from, kept_objects, others_ahead, overwritten
 from .kernel import Facts
 from .looking import Wait, is_ray_queue, lock_key, shared_key
@@ -54,7 +55,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         entry["writes"] = sorted({*_written(every), *numbers})
         entry["starts"] = starts_ahead(frames, sources)
         entry["asks_for"] = list(paths_ahead(frames, sources))
-        entry["skips"] = steps_skipped(frames, _ENDING, sources)
+        entry["answers"] = steps_for_each(frames, _ENDING | _WRITING, sources)
         used.append((entry, [(each, method) for each, method in every if each is not None and method != HANDED]))
     reached = [(entry, _methods((each.address, method) for each, method in own)) for entry, own in used]
     for (entry, own), (_, frames) in zip(used, waiting, strict=True):
@@ -154,7 +155,9 @@ def _users(
     by_key = kept is not None and wait["kind"] in ("queue_get", "queue_put")
     for other, running in waiting if by_key or wait["kind"] in _DISPATCHED else ():
         own = [frame for frame in running if other is not entry and is_users(frame.file)]
-        if any(may_act(frame, opposite, sources, kept.name if kept is not None and by_key else "") for frame in own):
+        each = not by_key and other is not entry
+        answers = each and any(step["may"] and step["method"] in opposite for step in other["answers"] or ())
+        if answers or any(may_act(f, opposite, sources, kept.name if kept is not None and by_key else "") for f in own):
             yield {"who": other.get("thread") or other["key"], "acts": [], "may": True}
 
 

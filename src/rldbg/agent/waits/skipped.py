@@ -2,7 +2,8 @@
 an exit in between skips that, and the calls that have failed there."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 
 from .kernel import Facts
 from .objects import Frame, Object, exception_text, is_a
@@ -22,7 +23,27 @@ _TAKEN_AND_GIVEN = {
 }
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
 _EXITS = {ast.Return: "return", ast.Break: "break", ast.Continue: "continue"}
+_EXCEPTION = "exception"
+ANY_WAY = frozenset({*_EXITS.values(), _EXCEPTION})
+_MOST_WAYS, _SHOWN = 2, 80
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class _Exit:
+    """A statement that leaves a function or a loop or begins its next round, the `last` line that it skips, and the
+    condition or handler that it depends on: `under`, as it is written, in line `begins`."""
+
+    word: str
+    line: int
+    last: int
+    under: str
+    begins: int
+
+    def text(self) -> str:
+        return (
+            f"`{self.under}: {self.word}` in line {self.begins}" if self.under else f"{self.word} in line {self.line}"
+        )
 
 
 def skipped_return(kind: str, name: str, files: Sequence[str], sources: Sources) -> Facts:
@@ -78,9 +99,10 @@ def _skipped_in(
     return {}
 
 
-def ways_around(function: ast.AST, steps: Sequence[ast.AST], begins: int) -> list[str]:
-    """What leads past all of these steps of a function, from a line on: exits, as `return in line 8`, and `exception`.
-    None where one of them is also run then; one that is run for exceptions too is skipped by exits alone."""
+def ways_around(function: ast.AST, steps: Sequence[ast.AST], begins: int, words: Set[str] = ANY_WAY) -> list[str]:
+    """What leads past all of these steps of a function, from a line on: exits, as "`if failed: return` in line 8", and
+    `exception`. None where one of them is also run then; one that is run for exceptions too is skipped by exits
+    alone."""
     tries = [node for node in own_nodes(function) if isinstance(node, ast.Try)]
     in_any_case = {id(node) for each in tries for last in each.finalbody for node in ast.walk(last)}
     if any(id(step) in in_any_case for step in steps):
@@ -89,24 +111,35 @@ def ways_around(function: ast.AST, steps: Sequence[ast.AST], begins: int) -> lis
     lines = [int(getattr(step, "lineno", 0)) for step in steps]
     given = {line for line in lines if line > begins}
     found = [
-        f"{word} in line {line}"
-        for word, line, last in _exits(function, None)
-        if begins < line < max(lines) <= last and not any(_leads_to(function, each, line) for each in given)
+        each.text()
+        for each in _exits(function, None)
+        if each.word in words and begins < each.line < max(lines) <= each.last
+        if not any(_leads_to(function, step, each.line) for step in given)
     ]
-    raises = max(lines) > begins + 1 and not any(id(step) in handled for step in steps)
-    return [*found[:2], *(["exception"] if raises else [])]
+    raises = _EXCEPTION in words and max(lines) > begins + 1 and not any(id(step) in handled for step in steps)
+    return [*found[:_MOST_WAYS], *([_EXCEPTION] if raises else [])]
 
 
-def _exits(node: ast.AST, loop: ast.AST | None) -> Iterator[tuple[str, int, int]]:
-    """Statements that leave a function or a loop or begin its next round, each with the last line that it skips."""
+def _exits(node: ast.AST, loop: ast.AST | None, under: tuple[str, int] = ("", 0)) -> Iterator[_Exit]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
             continue
-        word = _EXITS.get(type(child), "")
+        word, within = _EXITS.get(type(child), ""), _depends_on(node, child, under)
         skips = None if word == "return" else loop
         if word and (word == "return" or loop is not None):
-            yield word, int(getattr(child, "lineno", 0)), int(getattr(skips, "end_lineno", None) or 1 << 30)
-        yield from _exits(child, child if isinstance(child, _LOOPS) else loop)
+            last = int(getattr(skips, "end_lineno", None) or 1 << 30)
+            yield _Exit(word, int(getattr(child, "lineno", 0)), last, *within)
+        yield from _exits(child, child if isinstance(child, _LOOPS) else loop, within)
+
+
+def _depends_on(node: ast.AST, child: ast.AST, under: tuple[str, int]) -> tuple[str, int]:
+    """The innermost condition or handler that a statement is in; what holds in `else` is not what is written there."""
+    if isinstance(node, ast.If):
+        return (f"if {ast.unparse(node.test)[:_SHOWN]}", node.lineno) if child in node.body else ("", 0)
+    if isinstance(node, ast.ExceptHandler):
+        caught = f" {ast.unparse(node.type)[:_SHOWN]}" if node.type is not None else ""
+        return f"except{caught}", node.lineno
+    return ("", 0) if isinstance(node, ast.Match) else under
 
 
 def _leads_to(function: ast.AST, step: int, line: int) -> bool:

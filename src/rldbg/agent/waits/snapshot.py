@@ -64,7 +64,7 @@ _ADDED_TO_STACKS = (
     "writes",
     "starts",
     "asks_for",
-    "skips",
+    "answers",
     "writes_files",
     "route",
     "enters",

@@ -75,10 +75,10 @@ def causes_of(ways: Sequence[Sequence[Node]], graph: WaitGraph) -> list[HangDiag
 
 
 def _would_act(node: Node) -> object:
-    """The functions of a process that would end a wait and that nobody runs, where someone who ran them has ended: all
-    waits that they would end have one cause."""
+    """The functions of a process that would end a wait and that nobody runs, where someone who ran them has ended, or
+    that drop answers: all waits that they would end have one cause."""
     functions = frozenset(str(each).partition(":")[0] for each in node.wait.get("functions") or ())
-    lost = bool(functions) and "has ended" in str(node.wait.get("lost"))
+    lost = bool(functions) and (node.wait.get("drops") or "has ended" in str(node.wait.get("lost")))
     return (*node.id[:2], functions) if lost else None
 
 
@@ -147,10 +147,12 @@ def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph, same_cause: Sequenc
 
 def _root(way: Sequence[Node]) -> Sequence[Node]:
     """The end of a path, from the last line of the user's code that waits for it; who waits further away is listed
-    below it. So is who waits for the end of the last one as a whole, where that waits itself."""
+    below it. So is who waits for the end of the last one as a whole, where that waits itself and has not left out its
+    part."""
     begins = max((n for n, node in enumerate(way[:-1]) if node.place and not node.background), default=0)
     last = way[-1]
-    joined = len(way) > 1 and any(e.relation in _JOINED for e in way[-2].edges if e.target == last.id)
+    parts = [edge for edge in way[-2].edges if edge.target == last.id] if len(way) > 1 else []
+    joined = any(edge.relation in _JOINED and not edge.skipped for edge in parts)
     if joined and last.waits and last.place and last.users_line and not last.background:
         return way[-1:]
     return way[begins:]

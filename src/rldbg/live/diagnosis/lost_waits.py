@@ -21,6 +21,8 @@ DUTIES = {
 }
 _HAPPENED = {"queue_get": "have items", "event": "are set", "future": "are completed"}
 _ENDED_WELL = "exit code 0"
+# How ways past a step begin that are written out.
+_TOLD_AS_IT_IS = ("`", "an ")
 # Threads of the standard library's servers: one per request.
 _ENDS_WITH_ITS_REQUEST = re.compile(r"\((handle_request|process_request_thread)\)$")
 
@@ -315,7 +317,7 @@ def _skipped(wait: WaitFacts) -> str:
 
 
 def unchanged_text(wait: WaitFacts, stack: WaitFacts) -> str:
-    """Of what a loop looks at: who would change it, if nobody is about to."""
+    """Of what a loop looks at: who would change it, if nobody comes to that from where it is."""
     seen = wait.get("unchanged") or {}
     if not seen:
         return ""
@@ -328,15 +330,27 @@ def unchanged_text(wait: WaitFacts, stack: WaitFacts) -> str:
 
 
 def _nobody_in(functions: Sequence[str], stack: WaitFacts) -> str:
-    """That none of these functions (as `name:line`) is run, or will do so where it is."""
-    run = {each.partition(":")[0] for each in functions} & {each.rpartition(".")[2] for each in _running(stack)}
-    them = "it" if len(functions) == 1 else "them"
-    return f"and nobody who is in {them} is about to" if run else f"and no thread or task is seen running {them}"
+    """That none of these functions (as `name:line`) is run, or who is in one of them, elsewhere."""
+    names, them = {each.partition(":")[0] for each in functions}, "it" if len(functions) == 1 else "them"
+    for entry in all_entries(stack):
+        for frame in entry.get("frames") or []:
+            if (name := str(frame["function"]).rpartition(".")[2]) in names:
+                what = "it" if len(functions) == 1 else name
+                return f"and {_named(entry)}, which runs {what}, is at line {frame['line']}"
+    return f"and no thread or task is seen running {them}"
+
+
+def _named(entry: WaitFacts) -> str:
+    if "task" in entry:
+        return f"task {entry['task']}"
+    return "the main thread" if entry.get("main") else f"thread {entry.get('thread')}"
 
 
 def ways_text(skipped: WaitFacts) -> str:
-    """What leads past a step of a function: `the return in line 8, or an exception in between, skips`."""
-    exits = [f"the {way}" for way in skipped["left_by"] if way != "exception"]
+    """What leads past a step of a function: "`if failed: return` in line 8, or an exception in between, skips"."""
+    exits = [
+        way if way.startswith(_TOLD_AS_IT_IS) else f"the {way}" for way in skipped["left_by"] if way != "exception"
+    ]
     if len(exits) < len(skipped["left_by"]):
         return f"{', '.join(exits)}, or an exception in between, skips" if exits else "an exception in between skips"
     return f"{' or '.join(exits)} {'skips' if len(exits) == 1 else 'skip'}"

@@ -1,6 +1,6 @@
 """Who should end a wait: the edges of the wait graph, by the kind of what is waited for."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from rldbg.live.diagnosis.lost_waits import (
     ended_children,
     ended_relatives,
     is_out_of_reach,
+    ways_text,
     what_ended,
     workers_keep_ending,
 )
@@ -32,6 +33,11 @@ _TAKING = {"queue_join": "queue_get"}
 _OWNED = {"thread": "is that thread", "undrained": "hands it on", "import": "imports it", "gil": "holds it"}
 # Of these more may come from outside the job.
 _FROM_OUTSIDE = frozenset({"socket", "stream", "message", "poll", "pipe", "stdin", "fifo"})
+# What is answered by writing into a connection, and by which methods.
+_READ = frozenset({"pipe", "socket", "stream"})
+_SENDING = frozenset({"send", "send_bytes", "sendall", "sendto", "sendmsg", "write", "writelines"})
+# There is one of these for each request.
+_ONE_EACH = frozenset({"future", "event"})
 IS_A_CHILD = "is a child process that should complete it"
 _RELATIONS = {
     "file_lock": "holds it",
@@ -79,7 +85,9 @@ def edges_of(
     holders = lock_edges(wait, stack, node, stacks)
     if holders or wait["kind"] == "lock":
         return holders
-    return _BY_KIND.get(str(wait["kind"]), _process_edges)(Asked(wait, stack, node, known, stacks))
+    asked = Asked(wait, stack, node, known, stacks)
+    found = _BY_KIND.get(asked.kind, _process_edges)(asked)
+    return [_with_skipped_step(edge, asked) for edge in found] if asked.kind in _READ else found
 
 
 def _duty_edges(asked: Asked) -> list[Edge]:
@@ -103,7 +111,7 @@ def _duty_edges(asked: Asked) -> list[Edge]:
     willing = [pid for pid in others if _may_use(pid, asked)]
     if others and not willing and (gone := ended_relatives(wait, stack, asked.stacks)):
         # Who is forked has all queues of its parent.
-        lost = f"no process that has its other end is about to {duty}: {gone}"
+        lost = f"no process that has the other end of the queue runs code that would {duty}: {gone}"
         node.wait = {**node.wait, "lost": lost}
         return []
     unwilling = f"{NOT_ABOUT_TO} {duty}"
@@ -115,7 +123,8 @@ def _duty_edges(asked: Asked) -> list[Edge]:
         edges = [Edge(other, f"may {duty}") for other in family if other in known]
         return [edge for edge in edges if _may(edge, asked)]
     found = found or _closed_at_exit(asked) or _starting(asked) or _asking(asked) or _feeding(asked)
-    found = [_with_skipped_step(edge, asked) if edge.relation == should else edge for edge in found]
+    acting = should, f"may {duty}"
+    found = [_with_skipped_step(edge, asked) if edge.relation in acting else edge for edge in found]
     ends = asked.kind == "future" and not workers_keep_ending(wait, stack)
     return found or (_completers(stack, node, known) if ends else [])
 
@@ -136,7 +145,7 @@ def _feeding(asked: Asked) -> list[Edge]:
         return []
     found = [(_entry_named(each["who"], asked.stack), each) for each in asked.wait.get("fed_by") or []]
     edges = [
-        Edge(identity, f"{FEEDS} {each['calls']} ({place_text(each)}), not while it waits itself")
+        Edge(identity, f"{FEEDS} {each['calls']} ({place_text(each)})")
         for identity, each in found
         if identity in asked.known and identity != asked.node.id
     ]
@@ -149,19 +158,28 @@ def _entry_named(who: str, stack: WaitFacts) -> Id:
 
 
 def _with_skipped_step(edge: Edge, asked: Asked) -> Edge:
-    """An edge with what makes its target leave out its part."""
-    own = {asked.wait.get("key"), asked.wait.get("shared")} - {None, ""}
+    """An edge with what makes its target leave out its part for an item."""
     hosts = [each for each in asked.stacks if process_id(each) == edge.target[:2]]
-    for step in (step for each in hosts for step in _steps_of(edge.target, each)):
-        if own & set(step["keys"]) and step["method"] in (asked.wait.get("ended_by") or ()):
-            return replace(edge, skipped=f"line {step['line']}, {step['skipped']}")
+    for entry in (entry for each in hosts for entry in all_entries(each) if entry_id(entry, each) == edge.target):
+        here = str((entry.get("place") or {}).get("function") or "").rpartition(".")[2]
+        for step in entry.get("answers") or ():
+            if (step["left_by"] or step["only_if"]) and _answers(step, edge, asked):
+                does = "it answers" if asked.kind in _READ else "it does so"
+                where = f"in line {step['line']}" + f" of {step['function']}" * (step["function"] != here)
+                why = f"which {ways_text(step)}" if step["left_by"] else f"only if {step['only_if']}"
+                return replace(edge, skipped=f"{does} {where}, {why}")
     return edge
 
 
-def _steps_of(target: Id, stack: WaitFacts) -> Iterator[WaitFacts]:
-    for entry in all_entries(stack):
-        if entry_id(entry, stack) == target:
-            yield from entry.get("skips") or ()
+def _answers(step: WaitFacts, edge: Edge, asked: Asked) -> bool:
+    """Whether a step of another thread would end a wait; where it is not certain on which object it is done, whether it
+    may."""
+    if asked.kind in _READ:
+        ends = {number for owner, number in asked.wait.get("sockets") or () if owner == edge.target[1]}
+        return step["method"] in _SENDING and bool(ends & {*step["writes"]})
+    own = {asked.wait.get("key"), asked.wait.get("shared")} - {None, ""}
+    ends_it = step["method"] in (asked.wait.get("ended_by") or ())
+    return ends_it and (bool(own & {*step["keys"]}) or (asked.kind in _ONE_EACH and bool(step["may"])))
 
 
 def _closed_at_exit(asked: Asked) -> list[Edge]:
@@ -353,7 +371,9 @@ def _ended_users(pids: Sequence[int], host: Any, stacks: Sequence[WaitFacts]) ->
     """Why processes that have the other end of a queue do nothing with it: a thread of theirs has ended."""
     there = [each for each in stacks if each.get("host") == host and each.get("pid") in pids]
     gone = [(each["who"], what_ended(_without_children(each))) for each in there]
-    told = [f"{who} has its other end, and what it runs now does not use it: {what}" for who, what in gone if what]
+    told = [
+        f"{who} has the other end of the queue, and runs no code that uses it: {what}" for who, what in gone if what
+    ]
     return "; ".join(told) if len(told) == len(pids) else ""
 
 

@@ -16,9 +16,9 @@ _SHORT_SLEEP_S = 60.0
 # Parts of who is waited for as a whole, until it ends.
 JOINS = frozenset({"is awaited", "is that process", "is that thread", "has not ended"})
 # How the part of who has the other end of a queue begins, and does something else from where it is.
-NOT_ABOUT_TO = "has its other end, but is not about to"
-# And that of who gives work to who takes one item after the other.
-FEEDS = "gives it items by"
+NOT_ABOUT_TO = "has the other end of the queue, but runs no code that would"
+# And that of who gives work to who takes one item after the other; who it is follows.
+FEEDS = "its items come from"
 # Waits that any one of those who could end them ends.
 _ANY = frozenset({"queue_get", "queue_put", "event", "condition", "semaphore"})
 # These waits are normal; they matter only if another node waits for the node that is in them.

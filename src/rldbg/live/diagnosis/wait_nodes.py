@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
+from rldbg.live.diagnosis.dispatchers import tell_dispatchers
 from rldbg.live.diagnosis.entries import all_entries, entry_id, loops_of, process_id
 from rldbg.live.diagnosis.lost_waits import DUTIES, what_ended, why_lost
 from rldbg.live.diagnosis.process_nodes import ended_program_nodes, process_nodes, stranger_node, strangers_of
@@ -55,6 +56,7 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
     for stack in stacks:
         _wait_for_changes(stack, known)
     _wait_for_files(stacks, known)
+    tell_dispatchers(stacks, known)
     _name_who_asks(stacks, known)
     return found
 

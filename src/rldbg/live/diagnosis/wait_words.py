@@ -351,8 +351,9 @@ def sentence(path: Sequence[Node]) -> str:
         relation = _relation(before, node, path) + _skipped(before, node)
         if node is before:
             parts.append(_waits_for_itself(relation))
-        elif node is path[0] and relation.startswith(FEEDS):
-            parts.append(f"{node.label} {relation}")
+        elif relation.startswith(FEEDS):
+            does = "is waiting" if node is path[0] else _waiting(node)
+            parts.append(f"{relation} in {node.label}, which {does}")
         elif node is path[0]:
             guess = "may " if any(map(_is_guess, pairwise(path))) else ""
             parts.append(f"{node.label} {relation}, so they {guess}wait for each other (deadlock)")
