@@ -513,5 +513,39 @@ def prefetcher_failed():
     tokenizer.take()
 
 
+class Exchange:
+    """Two threads hand on one item after the other, until a file is there; then each takes the other's lock."""
+
+    def __init__(self):
+        self.there, self.back = queue.Queue(), queue.Queue()
+        self.weights, self.buffer = threading.Lock(), threading.Lock()
+        threading.Thread(target=self.answer, name="updater", daemon=True).start()
+
+    def answer(self):
+        while self.there.get():
+            time.sleep(0.01)
+            self.back.put(1)
+        with self.buffer:
+            self.back.put(0)
+            with self.weights:
+                pass
+
+    def ask(self):
+        while not (FOLDER / "go").exists():
+            self.there.put(1)
+            self.back.get()
+        with self.weights:
+            self.there.put(0)
+            self.back.get()
+            with self.buffer:
+                pass
+
+
+def closing_late():
+    exchange = Exchange()
+    ready()
+    exchange.ask()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

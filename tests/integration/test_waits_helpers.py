@@ -1,12 +1,13 @@
 """Waits for a step that was skipped, and helpers that only have nothing to do, in real processes, armed and not."""
 
+import threading
 from pathlib import Path
 
 import pytest
 from ray_stage import plain_environment
 from scene_programs import ScenePrograms, armed_programs, explained_by_the_agent, explained_from_outside, until_said
 
-from rldbg.live import LOOKS_APART_S
+from rldbg.live import LOOKS_APART_S, UnarmedJob, explain_job, explain_run
 
 SCENES = Path(__file__).with_name("helper_wait_scenes.py")
 # What the sentence about each scene must say, and what nothing may say.
@@ -22,7 +23,11 @@ WORDS = {
         "would change `self.paused`, and no thread or task is seen running it; update sets it to True in line",
         "which an exception in between skips",
     ],
-    "early_return": ["semaphore `self.slots`", "which `if not prompt: return` in line", "or an exception in between, skips"],
+    "early_return": [
+        "semaphore `self.slots`",
+        "which `if not prompt: return` in line",
+        "or an exception in between, skips",
+    ],
     "skipped_end": [
         "for lock `self.mutex`; no thread is seen holding it",
         "(sync_once acquires it in line",
@@ -107,6 +112,19 @@ def test_it_is_explained_by_the_agent(armed, scene):
 def test_what_has_ended_a_thread_is_told_with_it(armed):
     raised = ["thread prefetch has ended: KeyError: 'integrate' was raised at helper_wait_scenes.py:"]
     until_said(lambda: explained_by_the_agent(armed, "prefetcher_failed"), raised)
+
+
+@pytest.mark.parametrize("kind", ["unarmed", "armed"])
+def test_a_ring_that_closes_between_two_looks_is_found_in_a_third(kind, tmp_path):
+    with armed_programs(SCENES, tmp_path, ["closing_late"] if kind == "armed" else []) as programs:
+        if kind == "unarmed":
+            programs = ScenePrograms(SCENES, tmp_path, plain_environment(), ["closing_late"])
+        pid = programs.pid("closing_late")
+        threading.Timer(0.5, (programs.folder / "go").touch).start()
+        seen = explain_run(programs.job.client)[1] if kind == "armed" else explain_job(UnarmedJob(pids=(pid,)))[1]
+        if kind == "unarmed":
+            programs.end()
+    assert "so they wait for each other (deadlock)" in seen[0].verdict
 
 
 def _unsaid(scene):

@@ -92,14 +92,17 @@ def _show_run(run_dir: Path | None, who: str, wanted: dict[str, Any], diagnosing
 
 
 def _show_unarmed(job: "UnarmedJob", wanted: dict[str, bool], diagnosing: bool, as_json: bool) -> int:
-    from rldbg.live import LOOKS_APART_S, explain, group_stacks, look_at_job
+    from rldbg.live import explain, explain_job, group_stacks, look_at_job
     from rldbg.reports.stacks import to_lines
 
-    view = look_at_job(job, **wanted, apart_s=LOOKS_APART_S if diagnosing else 0.0)
+    if diagnosing:
+        view, causes = explain_job(job, **wanted)
+    else:
+        view = look_at_job(job, **wanted)
+        causes = explain(view.stacks, ray=view.ray)
     if view.choice:
         print_note(view.choice)
     groups = group_stacks(view.stacks)
-    causes = explain(view.stacks, ray=view.ray)
     if diagnosing:
         return _show(causes, groups, view.notes, as_json)
     waits = [cause.to_dict() for cause in causes]

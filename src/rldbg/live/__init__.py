@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rldbg.live.diagnosis.flight_recorder import Dumps, diagnose_dumps, read_dumps
     from rldbg.live.diagnosis.hang import HangDiagnosis, diagnose
     from rldbg.live.diagnosis.stack_groups import StackGroup, diagnose_stacks, group_stacks
-    from rldbg.live.diagnosis.stuck_run import explain_run
+    from rldbg.live.diagnosis.stuck_run import explain_job, explain_run
     from rldbg.live.diagnosis.waits import Mismatch, Pending, RankView, Waits
     from rldbg.live.prompt.broadcast import BroadcastResult, ProcessGroup, broadcast, execute_on, is_continue
     from rldbg.live.prompt.commands import CommandOutcome, Commands, OtherProcesses

@@ -121,6 +121,16 @@ def test_a_wait_for_a_gpu_is_no_computation_though_it_takes_processor_time():
     assert kinds == ["cuda", "computing"]
 
 
+def test_the_share_of_processor_time_counts_from_when_a_busy_machine_looked_last():
+    def seen(cpu, at_s):
+        thread = {"native": 7, "kernel": {"cpu": cpu}, "frames": [], "wait": {"kind": "lock"}}
+        return {"threads": [thread], "seen_s": at_s}
+
+    for apart_s, kind in ((1.0, "computing"), (20.0, "lock")):
+        (thread,) = mark_moved(seen(0, 5.0), seen(80, 5.0 + apart_s), 1.0)["threads"]
+        assert thread["wait"]["kind"] == kind and not thread.get("moved")
+
+
 def test_native_frames_do_not_make_a_thread_look_as_if_it_moved():
     code = "import time; print(flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:

@@ -29,6 +29,8 @@ _FOR_A_WHILE = frozenset({"sleep", "turn", "serving"})
 def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
     """Marks the threads that are running, by their frames, CPU time or wake-ups. py-spy wakes the threads of a process
     that it inspects."""
+    # Of a busy machine, the looks are further apart than they should be.
+    apart_s = max(apart_s, after.get("seen_s", 0.0) - before.get("seen_s", after.get("seen_s", 0.0)))
     first = {thread["native"]: thread for thread in before.get("threads") or []}
     old_children, children = ({child["pid"] for child in each.get("children") or []} for each in (before, after))
     after["replaced_children"] = bool(old_children) and not old_children & children

@@ -107,7 +107,7 @@ class _Looks:
                     seen = FarProcess(memory).threads()
                     threads = [replace(thread, frames=own_frames(thread.frames)) for thread in seen]
                     found = {"children": children_of(pid), "threads": [self._glanced(pid, each) for each in threads]}
-                    return found | {"tasks": awaiting(FarProcess(memory).modules())}
+                    return found | {"tasks": awaiting(FarProcess(memory).modules()), "seen_s": time.monotonic()}
             return {}
         finally:
             memory.close()

@@ -1,5 +1,6 @@
 """Everything known about the waits of one process, as plain data that can be sent and merged with others."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -86,7 +87,7 @@ _READING = ("queue_get", "stream", "stdin")
 
 def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: bool = False) -> Facts:
     """`threads`, `tasks`, `ended` (threads and processes that are gone) and `children` of a process."""
-    sources, modules = sources or Sources(view.pid), view.modules()
+    sources, modules, seen_s = sources or Sources(view.pid), view.modules(), time.monotonic()
     seen = list(view.threads())
     threads = [replace(thread, frames=own_frames(thread.frames)) for thread in seen]
     entries = [_thread_entry(thread, view.pid, sources) for thread in threads]
@@ -148,6 +149,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         accepted = entry["wait"]["reads_on"] and listener(view.pid, str(entry["wait"]["file"]["local"]))
         entry["wait"]["requests"] = bool(accepted)
     return {
+        "seen_s": seen_s,
         "threads": sorted(entries, key=lambda entry: not entry["main"]),
         "tasks": tasks,
         "ended": [

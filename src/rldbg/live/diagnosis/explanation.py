@@ -80,6 +80,8 @@ def explain(
         others = [each for each in found if not set(each.ranks) & set(collectives.ranks)]
         found = [_with_reasons(collectives, graph), *others]
     found = found or [_with_deaths(_nobody_waits(graph, known), graph, ray or {})]
+    if found[0].is_harmless and _is_unsettled(graph):
+        found[0] = replace(found[0], unsettled=True)
     return with_said_errors(found[:_SENTENCES], graph, known)
 
 
@@ -185,6 +187,14 @@ def _answered_elsewhere(found: HangDiagnosis, graph: WaitGraph) -> str:
 def _all_compute(ranks: Sequence[int], graph: WaitGraph) -> bool:
     mains = [node for node in graph.nodes.values() if node.id[2:] == ("main",)]
     return set(ranks) <= {node.rank for node in mains if node.kind == "computing" or works_slowly(node.wait)}
+
+
+def _is_unsettled(graph: WaitGraph) -> bool:
+    """Whether some went on between two looks, and all of them wait now: a ring may have closed meanwhile."""
+    shown = [node for node in graph.nodes.values() if not node.background]
+    passing = [node for node in shown if AT_THE_MOMENT in node.activity]
+    others = [node for node in shown if node not in passing]
+    return bool(passing) and not any(node.kind in ("", "computing", "sleep") and not node.gone for node in others)
 
 
 def _nothing_hangs(nodes: Sequence[Node]) -> str:

@@ -16,7 +16,8 @@ _SAME_CALLS = "make all ranks of a group call the same collectives in the same o
 @dataclass(frozen=True, slots=True)
 class HangDiagnosis:
     """The verdict in one sentence, the ranks to blame, and the evidence. `left` are ranks that have been in the call in
-    which others still are; `actors` are the nodes of the wait graph that should have acted, `told` all it names."""
+    which others still are; `actors` are the nodes of the wait graph that should have acted, `told` all it names.
+    `unsettled`: all that went on between two looks wait now, and another look tells whether they still do."""
 
     verdict: str
     kind: str
@@ -27,6 +28,7 @@ class HangDiagnosis:
     left: tuple[int, ...] = ()
     actors: frozenset[tuple[Any, ...]] = frozenset()
     told: frozenset[tuple[Any, ...]] = frozenset()
+    unsettled: bool = False
 
     @property
     def is_harmless(self) -> bool:
