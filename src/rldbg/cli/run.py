@@ -202,7 +202,7 @@ def _diagnosed(outcome: "RunOutcome", request: "Request") -> "Diagnosis":
     from rldbg.doctor import explain_failure
 
     environment = dict(request.environment) | request.added_environment
-    return explain_failure(outcome.run, environment, outcome.exit_code)
+    return explain_failure(outcome.run, environment, outcome.exit_code, ended_by_user=bool(outcome.ended_by))
 
 
 def _conclude(outcome: "RunOutcome", diagnosis: "Diagnosis | None", *, as_json: bool) -> None:

@@ -33,6 +33,8 @@ from rldbg.doctor.survival import holds
 from rldbg.doctor.told_before import told_before
 
 _MENTION_SHOWN = 240
+_LAUNCHER_WAS_ENDED = "launcher-was-ended"
+"""What a launcher reports that was sent a signal."""
 _NOT_A_FAILURE = (None, 0, ExitCode.INTERRUPTED)
 _SILENT_FAILURE = (
     "the command ended with exit code {exit_code} and these logs contain no error: read the end of its output; "
@@ -57,6 +59,7 @@ def diagnose(
     facts: JobFacts | None = None,
     environment: dict[str, str] | None = None,
     exit_code: int | None = None,
+    ended_by_user: bool = False,
     on_bytes: Callable[[int], None] | None = None,
     on_hit: Callable[[Hit], None] | None = None,
 ) -> Diagnosis:
@@ -65,7 +68,8 @@ def diagnose(
     An `index` made once serves any number of calls. `probes` are looks at the machine the logs come from,
     `environment` the variables of the job; both only raise or lower confidence, they never name a cause by themselves.
     With an `exit_code` that says failure the logs are never healthy, whatever is in them. These two are read from the
-    run folder where they are not given; `facts` are what a caller has read there already.
+    run folder where they are not given. `ended_by_user`: who sent the signal that the launcher reports is no question.
+    `facts` are what a caller has read in the run folder already.
     """
     facts = facts or job_facts(paths)
     exit_code = facts.exit_code if exit_code is None else exit_code
@@ -74,6 +78,8 @@ def diagnose(
     found = find_sources(paths, or_none=failed)
     scanner = Scanner(index, on_bytes=on_bytes, on_hit=on_hit)
     evidence = scanner.read_all(found.sources)
+    if ended_by_user:
+        evidence = replace(evidence, hits=[hit for hit in evidence.hits if hit.entry != _LAUNCHER_WAS_ENDED])
     evidence, handled = without_handled(evidence, [source.path for source in found.sources if source.path])
     extra: list[Finding] = [*found.findings, *evidence.findings, *handled]
     flights = [read_dumps(folder) for folder in found.dump_folders]
@@ -199,13 +205,15 @@ _TEMPLATES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _DEFAULT_TEMPLATES = ("/tmp/nccl_trace_rank_", "~/.cache/torch/comm_lib_trace_rank_")
 
 
-def explain_failure(folder: Path, environment: Mapping[str, str], exit_code: int) -> Diagnosis:
+def explain_failure(
+    folder: Path, environment: Mapping[str, str], exit_code: int, *, ended_by_user: bool = False
+) -> Diagnosis:
     """The diagnosis of a run that has ended; it is also written to RUN/reports/, unless the disk is full. Then run.json
     does not have the exit code either."""
     run = Run(folder)
     with contextlib.suppress(OSError):
         _keep_dumps(run, environment)
-    diagnosis = diagnose([folder], probes=probe_machine(), exit_code=exit_code)
+    diagnosis = diagnose([folder], probes=probe_machine(), exit_code=exit_code, ended_by_user=ended_by_user)
     with contextlib.suppress(OSError):
         text = json.dumps(diagnosis.to_dict(), indent=1, ensure_ascii=False) + "\n"
         write_whole(run.folder("reports") / REPORT, text)

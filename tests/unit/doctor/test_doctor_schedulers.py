@@ -2,6 +2,7 @@
 
 import pytest
 
+from rldbg.doctor import diagnose
 from rldbg.doctor.cleaning import clean
 
 BAR = "Train:   1%|          | 11/1342 [06:02<10:54:53,  3.21s/it]"
@@ -42,6 +43,14 @@ def test_a_failure_before_the_cancellation_is_the_cause(verdict):
 def test_a_signal_to_the_launcher_is_told(verdict):
     said = "[2026-11-15 10:00:00,902] [INFO] [launch.py:328:sigkill_handler] Main process received SIGINT, exiting\n"
     assert [cause.id for cause in verdict("{'loss': 0.3, 'epoch': 0.1}\n" + said).fallout] == ["launcher-was-ended"]
+
+
+def test_who_sent_a_signal_is_no_question_where_the_user_did(tmp_path, index):
+    (tmp_path / "x.log").write_text(RAISED + "W0227 api.py:719] Received 2 death signal, shutting down workers\n")
+    found = [diagnose([tmp_path / "x.log"], index=index, exit_code=1, ended_by_user=each) for each in (False, True)]
+    told = [[cause.id for cause in each.fallout] for each in found]
+    assert told == [["launcher-was-ended"], []]
+    assert found[0].headline == found[1].headline and "KeyError" in found[1].headline
 
 
 def test_a_command_that_a_script_cannot_start_is_named(verdict):
