@@ -154,6 +154,26 @@ def several_ways(rank):
     rank.collective("second")
 
 
+def left_by_break(rank):
+    step, failed = 0, 0
+    while step < 9:
+        if failed > 3:
+            break
+        if rank.number:
+            break  # it is taken
+        rank.collective("first")
+        step += 1
+    rank.collective("second")
+
+
+def left_by_break_of_range(rank):
+    for step in range(9):
+        if step == 2 and rank.number:
+            break
+        rank.collective("first" if step == 2 else "other")
+    rank.collective("second")
+
+
 def short_circuit(rank):
     _ = rank.number == 0 and rank.collective("first")
     rank.collective("second")
@@ -188,6 +208,8 @@ def _line(program, text):
         (handled, "an exception, which is handled at test_routes.py:{} (`except ValueError`)", "except"),
         (every_step, "`step != 3 or rank.number == 0` (test_routes.py:{}; now step = 3, rank.number = 1) did", "if"),
         (counted_rounds, "`rank.number == 0 or step != 3` (test_routes.py:{}", "if rank.number == 0"),
+        (left_by_break, "it took `break` at test_routes.py:{} under `rank.number`", "    break  # it"),
+        (left_by_break_of_range, "it took `break` at test_routes.py:{} under `step == 2", "    break"),
         (unknown_rounds, "`rank.number == 0` (test_routes.py:{}; now rank.number = 1) did not hold", "if"),
     ],
 )

@@ -3,6 +3,8 @@
 import json
 from zlib import crc32
 
+import pytest
+
 from rldbg.agent.waits import mark_moved, may_wait_for_interpreter
 from rldbg.agent.waits.native_calls import _add_interpreter_waits
 from rldbg.live import explain, wait_of
@@ -715,6 +717,16 @@ def test_a_key_that_no_rank_would_set_is_told_with_who_sets_keys():
         "publish (line 16) sets `f'weights/{v}'`, and no rank is seen running it; "
         "what is waited for is written `f'weights/{v:02d}'`"
     ) in found.verdict
+
+
+@pytest.mark.parametrize("written", ["weights/v1", "f'weights/v{version}'", "f'{prefix}/v1'"])
+def test_a_rank_that_sets_a_key_only_later_is_told_with_the_line(written):
+    wait = {"kind": "store", "name": "store", "keys": ["weights/v1"], "functions": ["publish:16"]}
+    later = {written: {"file": "/x/train.py", "line": 16, "function": "publish"}, "f'{anything}'": {}}
+    setter = _thread("MainThread", {"kind": "lock", "name": "mutex"}, main=True, sets_later=later)
+    (found, *_) = explain([_process(1, _thread("MainThread", wait, main=True)), _process(2, setter)])
+    assert "job@2 sets it only later (train.py:16 (publish)), and waits" in found.verdict
+    assert "no rank is seen" not in found.verdict
 
 
 def test_what_a_moving_thread_waits_for_is_no_hang():

@@ -63,16 +63,17 @@ def holds(test: ast.expr, frame: Frame) -> bool | None:
         decides = isinstance(test.op, ast.Or)
         return decides if decides in parts else None if None in parts else not decides
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        left, right = (_number(each, frame) for each in (test.left, test.comparators[0]))
+        left, right = (number_of(each, frame) for each in (test.left, test.comparators[0]))
         compare = _COMPARED.get(type(test.ops[0]))
         return compare(left, right) if compare is not None and left is not None and right is not None else None
-    number = _number(test, frame)
+    number = number_of(test, frame)
     if number is None and (value := resolve(test, frame)) is not None and value.text() is None:
         number = value.length()
     return None if number is None else bool(number)
 
 
-def _number(expression: ast.expr, frame: Frame) -> float | None:
+def number_of(expression: ast.expr, frame: Frame) -> float | None:
+    """The number, or the length, that an expression stands for."""
     if isinstance(expression, ast.Constant):
         return expression.value if isinstance(expression.value, int | float) else None
     if isinstance(expression, ast.Call):

@@ -8,7 +8,7 @@ from .kernel import Facts
 from .objects import Frame
 from .origins import FUNCTIONS, last_name, own_nodes
 from .places import is_users
-from .resolving import resolve, values_in
+from .resolving import holds, number_of, resolve, values_in
 from .source import WITH, Sources
 
 _SHOWN = 80
@@ -28,7 +28,8 @@ _Loop = ast.For | ast.AsyncFor | ast.While
 
 def route(frames: Sequence[Frame], sources: Sources) -> list[Facts]:
     """The user's frames, outermost first: how the current line of each could have been passed by (`escapes`; None where
-    that is not clear), the loops around it with the number of their round, and the values of what was tested before."""
+    that is not clear), the loops around it with the number of their round, and of what was tested before the values,
+    whether it would `hold` now, and each `break` whose condition would `fail`."""
     own = [frame for frame in reversed(frames) if is_users(frame.file)][-_MOST_FRAMES:]
     called = [frame.function.rpartition(".")[2] for frame in own]
     return [_step(frame, calls, sources) for frame, calls in zip(own, [*called[1:], ""], strict=False)]
@@ -68,6 +69,8 @@ def _step(frame: Frame, calls: str, sources: Sources) -> Facts:
         "escapes": escapes,
         "rounds": [[loop.lineno, loop.end_lineno, _round(loop, frame)] for loop in loops],
         "tested": dict(_tested(function, frame)) if function is not None else {},
+        "hold": [node.lineno for node in _above(function, frame) if _would_hold(node, frame)],
+        "fail": list(_breaks_not_due(function, frame)),
     }
 
 
@@ -174,8 +177,7 @@ def _span(statements: Sequence[ast.stmt]) -> tuple[int, int]:
 
 def _tested(function: ast.AST, frame: Frame) -> Iterator[tuple[str, str]]:
     """Values of the conditions and loops above the line as they are now, by their lines."""
-    above = [node for node in own_nodes(function) if isinstance(node, (ast.If, *_LOOPS)) and node.lineno < frame.line]
-    for node in above[-_MOST_TESTS:]:
+    for node in _above(function, frame):
         if isinstance(node, ast.If | ast.While):
             found = values_in(node.test, frame)
         else:
@@ -183,6 +185,30 @@ def _tested(function: ast.AST, frame: Frame) -> Iterator[tuple[str, str]]:
             found = values_in(counted if resolve(node.iter, frame) is not None else node.iter, frame)
         if found:
             yield str(node.lineno), found.strip(" ()")
+
+
+def _above(function: ast.AST | None, frame: Frame) -> list[ast.If | _Loop]:
+    nodes = own_nodes(function) if function is not None else ()
+    return [node for node in nodes if isinstance(node, (ast.If, *_LOOPS)) and node.lineno < frame.line][-_MOST_TESTS:]
+
+
+def _would_hold(node: ast.If | _Loop, frame: Frame) -> bool:
+    """Whether a condition holds with the values of now, or a loop over a range has rounds left."""
+    if isinstance(node, ast.If | ast.While):
+        return holds(node.test, frame) is True
+    counted = node.iter if isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "range" else None
+    if counted is None or not 1 <= len(counted.args) <= 2 or not isinstance(node.target, ast.Name):
+        return False
+    stop, value = number_of(counted.args[-1], frame), number_of(node.target, frame)
+    return stop is not None and value is not None and value + 1 < stop
+
+
+def _breaks_not_due(function: ast.AST | None, frame: Frame) -> Iterator[int]:
+    """Lines of `break` in loops above the line whose condition does not hold with the values of now."""
+    for loop in (node for node in _above(function, frame) if isinstance(node, _LOOPS)):
+        for node, test in _jumps(loop.body, None) if (loop.end_lineno or 0) < frame.line else ():
+            if isinstance(node, ast.Break) and test is not None and holds(test, frame) is False:
+                yield node.lineno
 
 
 def _round(loop: _Loop, frame: Frame) -> int | None:

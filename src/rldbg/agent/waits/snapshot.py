@@ -39,6 +39,7 @@ from .relations import name_by_others, relate
 from .rounds import current_round
 from .routes import lines_entering, route
 from .source import Sources
+from .store_keys import keys_ahead
 from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
 
@@ -60,6 +61,7 @@ _ADDED_TO_STACKS = (
     "calls_later",
     "gives",
     "sets",
+    "sets_later",
     "shares",
     "may_call",
     "writes",
@@ -120,6 +122,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         entry["gives"] = given_results(frames, sources) if entry["calls"] else []
         wait["program"] = program_behind(_pipe_descriptor(wait), frames)
         entry["sets"] = [key for frame in frames if is_users(frame.file) for key in sources.keys_set(frame)]
+        entry["sets_later"] = keys_ahead(frames, sources) if "torch.distributed" in modules else {}
     name_by_others(waiting, sources)
     relate(waiting, sources)
     _tell_locks_apart(waiting)

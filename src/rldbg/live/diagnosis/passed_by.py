@@ -6,6 +6,8 @@ from typing import Any
 _Step = Mapping[str, Any]
 # With more than these it is not clear which one it was.
 _MOST_WAYS = 3
+# How the end of a loop is told, by its condition or because its rounds are over.
+_LOOP_IS_OVER = ("did not hold any more", "ended after fewer rounds")
 
 
 def passed_by(waiting: Sequence[_Step], other: Sequence[_Step], *, waits: bool) -> str:
@@ -125,17 +127,31 @@ def _is_certain(other: Sequence[_Step], waiting: Sequence[_Step], parts: int) ->
 
 
 def _ways(waiting: Sequence[_Step], other: Sequence[_Step], parts: int) -> Iterator[str]:
+    """Of few, those that the values of now do not speak against, if there are any."""
+    found = list(_escapes(waiting, other, parts))
+    likely = [each for each in found if not _is_refuted(each[0], each[2])] if len(found) <= _MOST_WAYS else []
+    yield from (_words(escape, step, their) if escape else "" for escape, step, their in likely or found)
+
+
+def _is_refuted(escape: _Step, other: _Step) -> bool:
+    """Whether a loop that is said to be over has rounds left, or a `break` that was taken depends on what does not
+    hold."""
+    over = escape.get("word") in _LOOP_IS_OVER and escape["line"] in (other.get("hold") or ())
+    return over or (escape.get("kind") == "break" and escape["line"] in (other.get("fail") or ()))
+
+
+def _escapes(waiting: Sequence[_Step], other: Sequence[_Step], parts: int) -> Iterator[tuple[_Step, _Step, _Step]]:
+    """Each with its step, and with the other rank's step in the same function; empty where any way is possible."""
     where, same_round = int(other[parts]["line"]), _is_same_round(waiting[parts], other[parts])
     for number, step in enumerate(waiting[parts:]):
         if step["escapes"] is None:
-            # Any way is possible.
-            yield from ("",) * (_MOST_WAYS + 1)
+            yield from (({}, {}, {}),) * (_MOST_WAYS + 1)
         for escape in step["escapes"] or ():
             inside = number == 0 and escape["from"] <= where <= escape["to"]
             # Who is in the same function has not returned from it.
             returned = number == 0 and escape["kind"] == "return"
             if not returned and (not inside or (escape["kind"] == "continue" and not same_round)):
-                yield _words(escape, step, other[parts] if number == 0 else {})
+                yield escape, step, other[parts] if number == 0 else {}
 
 
 def _is_same_round(step: _Step, other: _Step) -> bool:

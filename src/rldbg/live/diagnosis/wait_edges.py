@@ -25,6 +25,7 @@ from rldbg.live.diagnosis.lost_waits import (
     what_ended,
     workers_keep_ending,
 )
+from rldbg.live.diagnosis.set_keys import later_setters
 from rldbg.live.diagnosis.wait_graph import FEEDS, NOT_ABOUT_TO, Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import place_text
 
@@ -269,7 +270,9 @@ def _connection_edges(asked: Asked) -> list[Edge]:
 
 def _store_edges(asked: Asked) -> list[Edge]:
     wanted, node = set(asked.wait.get("keys") or ()), asked.node
-    entries = ((each, entry) for each in asked.stacks for entry in all_entries(each))
+    entries = [(each, entry) for each in asked.stacks for entry in all_entries(each)]
+    if later := [edge for edge in later_setters(wanted, asked.stacks) if edge.target != node.id]:
+        return later
     setters = [entry_id(entry, each) for each, entry in entries if set(entry.get("sets") or ()) & wanted]
     found = [Edge(identity, "should set it") for identity in setters if identity != node.id]
     left = [each for each in asked.known.values() if each.gone and each.rank is not None and each.id != node.id]
