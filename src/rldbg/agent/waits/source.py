@@ -10,6 +10,7 @@ from .objects import Frame, Object, exception_text, is_a
 from .origins import FUNCTIONS, last_name, names_of, own_nodes, parsed
 from .places import is_users
 from .resolving import holds, resolve, texts_of, values_in
+from .ways_out import exit_test
 
 WITH = (ast.With, ast.AsyncWith)
 _FILE_CALLS = ("os.read", "os.write", "os.fdopen", "os.sendfile")
@@ -108,8 +109,8 @@ class Sources:
             return None, ""
         test = loops[-1].test
         if isinstance(test, ast.Constant):
-            ends = [node.test for node in ast.walk(loops[-1]) if isinstance(node, ast.If) and leaves_loop(node)]
-            return (ends[0], "until") if len(ends) == 1 else (None, "")
+            ends = exit_test(loops[-1])
+            return (ends, "until") if ends is not None else (None, "")
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             return test.operand, "until"
         return test, "while"

@@ -1,0 +1,45 @@
+"""What ends a loop that is left from within."""
+
+import ast
+from collections.abc import Iterator
+
+from .origins import FUNCTIONS
+
+_LOOPS = (ast.While, ast.For, ast.AsyncFor)
+_CLOCKS = frozenset({"time", "monotonic", "perf_counter", "now"})
+_MOST_WAYS, _MOST_STEPS = 3, 3
+
+
+def exit_test(loop: ast.While | ast.For | ast.AsyncFor) -> ast.expr | None:
+    """The condition under which the loop ends. Of several, that of the only `break`, else all, if the loop does little
+    besides; a deadline is not what is waited for. None where there are none or many."""
+    every = list(_leaving(loop.body, within=True))
+    ways = [way for way in every if not _is_deadline(way.test)] or every
+    breaks = [way for way in ways if isinstance(way.body[-1], ast.Break)]
+    tests = [way.test for way in (breaks if len(breaks) == 1 else ways)]
+    if not 0 < len(tests) <= _MOST_WAYS or (len(every) > 1 and not _only_looks(loop)):
+        return None
+    return tests[0] if len(tests) == 1 else ast.copy_location(ast.BoolOp(ast.Or(), tests), tests[0])
+
+
+def _leaving(body: list[ast.stmt], *, within: bool) -> Iterator[ast.If]:
+    """Branches that end with leaving the loop. A `break` in a loop inside of it ends that one."""
+    for node in body:
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.If) and isinstance(node.body[-1], (ast.Break, ast.Return) if within else ast.Return):
+            yield node
+        for part in ("body", "orelse", "finalbody"):
+            yield from _leaving(getattr(node, part, []), within=within and not isinstance(node, _LOOPS))
+        for handler in getattr(node, "handlers", []):
+            yield from _leaving(handler.body, within=within)
+
+
+def _only_looks(loop: ast.While | ast.For | ast.AsyncFor) -> bool:
+    others = [node for node in loop.body if not isinstance(node, ast.If)]
+    return len(others) <= _MOST_STEPS and all(isinstance(node, ast.Expr | ast.Assign) for node in others)
+
+
+def _is_deadline(test: ast.expr) -> bool:
+    called = [node.func for node in ast.walk(test) if isinstance(node, ast.Call)]
+    return any(isinstance(each, ast.Attribute) and each.attr in _CLOCKS for each in called)

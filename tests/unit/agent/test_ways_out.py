@@ -1,0 +1,32 @@
+"""What ends a loop that is left from within."""
+
+import ast
+
+import pytest
+
+from rldbg.agent.waits.ways_out import exit_test
+
+SLEEP = "time.sleep(1)"
+DEADLINE = "if time.monotonic() > end: return None"
+
+
+@pytest.mark.parametrize(
+    ("body", "test"),
+    [
+        (["if done: break", SLEEP], "done"),
+        (["if failed: return None", "if done: break", SLEEP], "done"),
+        ([DEADLINE, "if done: return 1", SLEEP], "done"),
+        (["if failed: return None", "if done: return 1", SLEEP], "failed or done"),
+        ([DEADLINE, SLEEP], "time.monotonic() > end"),
+        # A loop inside of it is left by its own break, and by a return.
+        (["for worker in workers:\n  if worker.dead: break", "if done: break", SLEEP], "done"),
+        (["while busy:\n  if idle: break", SLEEP], None),
+        # One that works, and may end for several reasons, does not only look.
+        (["if failed: return None", "step()", "with lock:\n  save()", "if done: return 1", SLEEP], None),
+    ],
+)
+def test_the_condition_that_ends_a_loop_is_told(body, test):
+    lines = [f" {line}" for each in body for line in each.split("\n")]
+    loop = ast.parse("while True:\n" + "\n".join(lines)).body[0]
+    found = exit_test(loop)
+    assert (ast.unparse(found) if found is not None else None) == test
