@@ -10,6 +10,7 @@ from rldbg.live.diagnosis.causes import SLOW, causes_of, consequences
 from rldbg.live.diagnosis.group_members import diagnose_groups
 from rldbg.live.diagnosis.hang import ENDED, HangDiagnosis
 from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
+from rldbg.live.diagnosis.one_death import deaths_once
 from rldbg.live.diagnosis.passed_by import other_branch_of, passed_by, where_apart
 from rldbg.live.diagnosis.process_nodes import AT_THE_MOMENT
 from rldbg.live.diagnosis.rank_nodes import (
@@ -73,7 +74,7 @@ def explain(
     apart = {process for _, told in groups for process in told}
     ways = [way for way in ways if not any(node.id[:2] in apart for node in way)]
     found = [HangDiagnosis(text, "nccl_error", ()) for text in nccl_errors(known)]
-    found += [_with_unseen(each, known) for each in causes_of(ways, graph)]
+    found += deaths_once([_with_unseen(each, known) for each in causes_of(ways, graph)])
     if groups:
         found = [*(_with_consequences(told, apart, graph) for told, _ in groups), *found]
     elif collectives is not None:
