@@ -22,7 +22,7 @@ WORDS = {
     "future_skipped": ["task batch-worker", "of run_one, which `if prompt.startswith('#'): return` in line"],
     "socket_continue": ["thread param-server", "which `if not line.startswith('{'): continue` in line"],
     "stream_continue": ["(it answers in line", "which `if message['kind'] == 'heartbeat': continue` in line"],
-    "exception_caught": ["thread weight-server", "of apply, which an exception that line", "catches skips)"],
+    "exception_caught": ["thread weight-server", "of apply, which an exception (caught in line", ") skips)"],
     "dropped_by_type": [
         "for future `awaited` to be completed; thread dispatcher",
         "but drops an answer whose key `reply['id']` is not in `self.pending` (`if awaited is None: continue` in line",

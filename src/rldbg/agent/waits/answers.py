@@ -101,7 +101,7 @@ class _Steps:
                 nodes = [inner for each in handler.body for inner in ast.walk(each)]
                 acts = any(isinstance(n, ast.Attribute) and n.attr in self._methods for n in nodes)
                 if not acts and not any(isinstance(n, ast.Raise | ast.Return | ast.Break) for n in nodes):
-                    yield f"an exception that line {handler.lineno} catches"
+                    yield f"an exception (caught in line {handler.lineno})"
 
     def _told(self, place: Frame, body: ast.AST, step: _Step, omitted: _Omitted) -> Facts:
         receiver = step.method.value

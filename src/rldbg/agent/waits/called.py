@@ -15,6 +15,7 @@ from .source import Sources, methods_in, nodes_ahead, nodes_run, remote_methods
 _DEPTH = 3
 _MOST_CALLED = 60
 _WRAPPED = 3
+_REQUESTS = frozenset({"post", "put", "delete", "patch"})
 _A_NAME, _MOST_ASKED = re.compile(r"[A-Za-z_]\w{2,40}"), 200
 HANDED = "()"
 _CALLABLE = ("function", "method", "staticmethod", "classmethod")
@@ -144,12 +145,20 @@ def names_asked_for(frames: Sequence[Frame], sources: Sources) -> list[Facts]:
     for file in dict.fromkeys(frame.file for frame in frames if is_users(frame.file)):
         for function in sources.functions(file):
             for call in (node for node in own_nodes(function) if isinstance(node, ast.Call)):
-                for text in (each.value for each in call.args if isinstance(each, ast.Constant)):
-                    word = text.rpartition("/")[2] if isinstance(text, str) else ""
+                for text in _words_of(call):
+                    word = text.rpartition("/")[2]
                     if _A_NAME.fullmatch(word) and len(found) < _MOST_ASKED:
                         place = {"file": file, "line": call.lineno, "function": function.name}
                         found.setdefault((word, function.name), place | {"name": word})
     return list(found.values())
+
+
+def _words_of(call: ast.Call) -> Iterator[str]:
+    """Plain texts that a call is given; also the method of a request: `method="POST"`, `client.post(path)`."""
+    given = [*call.args, *(word.value for word in call.keywords if word.arg == "method")]
+    yield from (each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str))
+    if isinstance(call.func, ast.Attribute) and call.func.attr in _REQUESTS:
+        yield call.func.attr.upper()
 
 
 def routes_to(names: set[str], file: str, sources: Sources) -> list[str]:

@@ -50,6 +50,12 @@ def kept_objects(wanted: set[int], stacks: Sequence[Sequence[Frame]], sources: S
             if value.address in wanted:
                 found.setdefault(value.address, Kept(name, key, "", _others(key, entries)))
     left = [(name, entries) for name, entries in tables.values() if len(entries) <= _MOST_OWNERS]
+    # Subscribers by topic: a list of queues under each key.
+    for name, entries in left if wanted - found.keys() else ():
+        for key, value in entries:
+            for inner in value.elements()[:_MOST_OWNERS] if is_a(value, "list", "set", "dict") else ():
+                if inner.address in wanted:
+                    found.setdefault(inner.address, Kept(name, key, "", ()))
     for name, entries in left if wanted - found.keys() else ():
         for key, value in entries:
             for attribute, inner in value.attributes().items():

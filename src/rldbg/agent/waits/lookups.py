@@ -5,17 +5,18 @@ from collections.abc import Iterator
 
 from .kept import entries_of
 from .kernel import Facts
+from .looking import shared_key
 from .objects import Frame
 from .origins import given_to
 from .resolving import plain_text, resolve
 
 _TAKING = frozenset({"pop", "get"})
-_SHOWN, _MOST_KEYS = 60, 5
+_SHOWN, _MOST_KEYS, _MOST_OBJECTS = 60, 5, 32
 
 
 def lookup(expression: ast.expr, body: ast.AST, place: Frame) -> Facts:
     """The table that an expression is looked up in, how the `key` is written, its value for the `last` item, the keys
-    that are there, and how many. The variable that it `is` may be None. Empty where it is not looked up."""
+    and objects that are there, and how many. The variable that it `is` may be None. Empty where it is not looked up."""
     root = _root(expression)
     given = list(given_to(root.id, body)) if isinstance(root, ast.Name) else []
     for taken in (*_parts(expression), *given):
@@ -23,12 +24,14 @@ def lookup(expression: ast.expr, body: ast.AST, place: Frame) -> Facts:
         if table is None or key is None:
             continue
         found, value = resolve(table, place), resolve(key, place)
-        entries = [each for each, _ in entries_of(found)] if found is not None and found.pairs() else []
+        entries = list(entries_of(found)) if found is not None and found.pairs() else []
+        objects = [each for _, each in entries[:_MOST_OBJECTS]]
         return {
             "table": ast.unparse(table)[:_SHOWN],
             "key": ast.unparse(key)[:_SHOWN],
             "last": (plain_text(value) if value is not None else None) or "",
-            "there": entries[:_MOST_KEYS],
+            "there": [each for each, _ in entries[:_MOST_KEYS]],
+            "objects": [key for each in objects for key in (f"{each.address:#x}", shared_key(each)) if key],
             "size": found.length() if found is not None else None,
             "is": root.id if isinstance(root, ast.Name) and taken in given else "",
         }

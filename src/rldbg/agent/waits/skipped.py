@@ -184,6 +184,18 @@ def failed_calls(skipped: Facts, stacks: Sequence[Sequence[Frame]]) -> Facts:
     return found[0] | {"count": len(found), "function": skipped["function"]} if found else {}
 
 
+def failed_futures(stacks: Sequence[Sequence[Frame]]) -> list[Facts]:
+    """What an exception has ended of the work that the variables of current functions have the futures of: the first,
+    and how many."""
+    found = [
+        exception_text(error)
+        for future in _futures(frame for frames in stacks for frame in frames if is_users(frame.file))
+        if (error := future.get("_exception")) is not None and is_a(error, "BaseException")
+        if not is_a(error, "CancelledError")
+    ]
+    return [{"kind": "future", "count": len(found), "raised": found[0]}] if found else []
+
+
 def _is_between(place: Frame, skipped: Facts) -> bool:
     own = place.function.rpartition(".")[2] == skipped["function"]
     return own and bool(skipped["acquired"] <= place.line < skipped["released"])

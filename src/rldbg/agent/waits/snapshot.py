@@ -38,6 +38,7 @@ from .programs import ended_programs, program_behind
 from .relations import name_by_others, relate
 from .rounds import current_round
 from .routes import lines_entering, route
+from .skipped import failed_futures
 from .source import Sources
 from .store_keys import keys_ahead
 from .system_calls import kernel_wait
@@ -160,6 +161,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
             *ended_processes(modules),
             *ended_programs([frames for _, frames in waiting] if "subprocess" in modules else []),
             *failed_tasks(every_task),
+            *failed_futures([frames for _, frames in waiting] if "concurrent.futures" in modules else []),
         ],
         "children": children_of(view.pid),
         "raised": last_exception(modules),

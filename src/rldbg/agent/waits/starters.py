@@ -70,11 +70,19 @@ def starts_ahead(frames: Sequence[Frame], sources: Sources) -> list[Facts]:
         # Functions that it has called and that have not returned begin anew only in a loop.
         begun = {id(node) for inner in own[:number] for node in ast.walk(sources.function(inner) or ast.Pass())}
         for node in nodes_ahead(frame, sources):
-            if isinstance(node, ast.Call) and last_name(node.func) in _STARTS:
+            if isinstance(node, ast.Call) and last_name(node.func) in _STARTS and not _has_begun(node, frame.line):
                 again = node.lineno <= frame.line and any(map(spanning(node.lineno), sources.loops_around(frame)))
                 if again or id(node) not in begun:
                     found.append({"file": frame.file, "line": node.lineno, "again": again})
     return found
+
+
+def _has_begun(call: ast.Call, line: int) -> bool:
+    """Whether a call on the current line, which waits, is over: starting something does not wait itself, and comes only
+    after its own arguments."""
+    waits = ast.Await if _STARTS[last_name(call.func)][0] == "task" else ast.Call
+    given = (*call.args, *(word.value for word in call.keywords))
+    return spanning(line)(call) and not any(isinstance(node, waits) for each in given for node in ast.walk(each))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ wait are the root then, not the idle engine behind the dispatcher."""
 from collections.abc import Iterator, Mapping, Sequence
 
 from rldbg.live.diagnosis.entries import all_entries, entry_id
-from rldbg.live.diagnosis.lost_waits import DUTIES
+from rldbg.live.diagnosis.lost_waits import DUTIES, keys_text
 from rldbg.live.diagnosis.wait_graph import JOINS, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import thing
 
@@ -102,20 +102,10 @@ def _told(node: Node, dispatcher: Node, step: WaitFacts, idle: Sequence[Node]) -
     words = (
         f"{dispatcher.label} would {duty} in line {step['line']} ({step['function']}), but drops an answer whose key "
     )
-    words += f"`{found['key']}` is not in `{found['table']}` ({guard}){_keys(found)}"
+    words += f"`{found['key']}` is not in `{found['table']}` ({guard}){keys_text(found)}"
     if node.wait.get("dropped"):
         words += f"; it is not in `{node.wait['dropped']}` any more, where this function has put it"
     left = next((edge.skipped for edge in dispatcher.edges if edge.skipped), "")
     words += f"; it waits for the next one, {thing(dispatcher.wait)}"
     words += "".join(f"; {each.label} waits for {thing(each.wait)}" for each in idle[:_MOST_IDLE])
     return words + (f" (or it has left the answer out: {left})" if left else "")
-
-
-def _keys(found: WaitFacts) -> str:
-    """The key of the last answer, and those that were waited for."""
-    more = f" and {found['size'] - len(found['there'])} more" if (found["size"] or 0) > len(found["there"]) else ""
-    keys = "key" if found["size"] == 1 else "keys"
-    there = f"`{found['table']}` has {keys} {', '.join(found['there'])}{more}" if found["there"] else ""
-    last = f"the last answer had key {found['last']}" if found["last"] else ""
-    told = ", ".join(filter(None, [last, there]))
-    return f": {told}" if told else ""

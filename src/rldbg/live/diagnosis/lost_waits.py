@@ -142,7 +142,17 @@ def _unmarked(loss: _Loss) -> str:
     if unmarked <= size:
         return _undone_duty(loss)
     items = "1 item was" if unmarked - size == 1 else f"{unmarked - size} items were"
-    return loss.with_gone(f"{items} taken and never marked as done: task_done was not called")
+    return loss.with_gone(f"{items} taken and never marked as done: task_done was not called{_left_out(loss)}")
+
+
+def _left_out(loss: _Loss) -> str:
+    """What makes a thread or task that takes items leave out the step that would end the wait."""
+    for entry in all_entries(loss.stack):
+        for step in entry.get("answers") or ():
+            same = loss.wait.get("key") in step["keys"] and step["method"] in (loss.wait.get("ended_by") or ())
+            if same and step["left_by"]:
+                return f" ({_named(entry)} does so in line {step['line']}, which {ways_text(step)})"
+    return ""
 
 
 def _unreleased(loss: _Loss) -> str:
@@ -356,6 +366,18 @@ def ways_text(skipped: WaitFacts) -> str:
     return f"{' or '.join(exits)} {'skips' if len(exits) == 1 else 'skip'}"
 
 
+def keys_text(found: WaitFacts) -> str:
+    """The key of the last answer, and those of who waits, where a step is for who is found in a table."""
+    if not found:
+        return ""
+    more = f" and {found['size'] - len(found['there'])} more" if (found["size"] or 0) > len(found["there"]) else ""
+    keys = "key" if found["size"] == 1 else "keys"
+    there = f"`{found['table']}` has {keys} {', '.join(found['there'])}{more}" if found["there"] else ""
+    last = f"the last answer had key {found['last']}" if found["last"] else ""
+    told = ", ".join(filter(None, [last, there]))
+    return f": {told}" if told else ""
+
+
 def _who_was_started(wait: WaitFacts, stack: WaitFacts, known: str) -> str:
     """Who would act or has acted, by the lines that start it, where the process does not remember it."""
     running = _running(stack)
@@ -405,9 +427,15 @@ def what_ended(stack: WaitFacts, started: Sequence[str] = ()) -> str:
     raised, thread = last_raised(stack), str(stack.get("raised_in") or "")
     words = [f"thread {each['name']} has ended" for each in threads if each["name"] != thread]
     words += [f"task {each['name']} {each['exit']}" for each in ended if each["kind"] == "task"]
+    words += [_failed_text(each) for each in ended if each["kind"] == "future"]
     words += [f"thread {thread} has ended: {raised}"] if raised and thread else filter(None, [raised])
     words += ended_children(stack)
     return ", ".join(([word for word in words if any(_is_remembered(name, word) for name in started)] or words)[:4])
+
+
+def _failed_text(each: WaitFacts) -> str:
+    futures = "1 future has" if each["count"] == 1 else f"{each['count']} futures have"
+    return f"{futures} failed: {each['raised']}"
 
 
 def known_starters(wait: WaitFacts) -> list[str]:

@@ -21,6 +21,7 @@ from rldbg.live.diagnosis.lost_waits import (
     ended_children,
     ended_relatives,
     is_out_of_reach,
+    keys_text,
     ways_text,
     what_ended,
     workers_keep_ending,
@@ -168,7 +169,7 @@ def _with_skipped_step(edge: Edge, asked: Asked) -> Edge:
                 does = "it answers" if asked.kind in _READ else "it does so"
                 where = f"in line {step['line']}" + f" of {step['function']}" * (step["function"] != here)
                 why = f"which {ways_text(step)}" if step["left_by"] else f"only if {step['only_if']}"
-                return replace(edge, skipped=f"{does} {where}, {why}")
+                return replace(edge, skipped=f"{does} {where}, {why}{keys_text(step['lookup'])}")
     return edge
 
 
@@ -180,7 +181,8 @@ def _answers(step: WaitFacts, edge: Edge, asked: Asked) -> bool:
         return step["method"] in _SENDING and bool(ends & {*step["writes"]})
     own = {asked.wait.get("key"), asked.wait.get("shared")} - {None, ""}
     ends_it = step["method"] in (asked.wait.get("ended_by") or ())
-    return ends_it and (bool(own & {*step["keys"]}) or (asked.kind in _ONE_EACH and bool(step["may"])))
+    there = {*step["keys"], *(step["lookup"].get("objects") or ())}
+    return ends_it and (bool(own & there) or (asked.kind in _ONE_EACH and bool(step["may"])))
 
 
 def _closed_at_exit(asked: Asked) -> list[Edge]:
@@ -232,7 +234,9 @@ def _may_use(pid: int, asked: Asked) -> bool:
     if not entries or not asked.wait.get("shared") or not all("may_call" in entry for entry in entries):
         return True
     acts = [{*entry["may_call"], *entry["shares"].get(asked.wait["shared"], ())} for entry in entries]
-    return any(each & ending for each in acts)
+    looked_up = (step for entry in entries for step in entry.get("answers") or () if step["method"] in ending)
+    found = any(asked.wait["shared"] in (step["lookup"].get("objects") or ()) for step in looked_up)
+    return found or any(each & ending for each in acts)
 
 
 def _owner_edges(asked: Asked) -> list[Edge]:

@@ -19,6 +19,8 @@ JOINS = frozenset({"is awaited", "is that process", "is that thread", "has not e
 NOT_ABOUT_TO = "has the other end of the queue, but runs no code that would"
 # And that of who gives work to who takes one item after the other; who it is follows.
 FEEDS = "its items come from"
+# How it is told that who would act does not any more, or never will.
+_GONE = ("ended", "died", "failed", "raised", "cancelled", "not there", "afterwards", "skips", "is seen", "under")
 # Waits that any one of those who could end them ends.
 _ANY = frozenset({"queue_get", "queue_put", "event", "condition", "semaphore"})
 # These waits are normal; they matter only if another node waits for the node that is in them.
@@ -141,8 +143,13 @@ class WaitGraph:
         """Whether it waits for its next piece of work, for which nobody waits: it takes one after the other, and who
         has the other end is not about to give it any."""
         given = [edge.relation for edge in node.edges]
-        if node.kind != "queue_get" or not node.wait.get("endless") or not given:
+        if node.kind != "queue_get" or not node.wait.get("endless"):
             return False
+        if not given:
+            # It is known by name who gives it work, and nobody of them is gone.
+            lost = str(node.wait.get("lost") or "")
+            alive = bool(node.wait.get("functions")) and not any(word in lost for word in _GONE)
+            return alive and node.id not in self._awaited and node.id[2:] != ("main",)
         return node.id not in self._awaited and all(each.startswith((NOT_ABOUT_TO, FEEDS)) for each in given)
 
     def works_elsewhere(self, node: Node) -> bool:
