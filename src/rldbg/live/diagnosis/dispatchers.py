@@ -3,7 +3,6 @@ wait are the root then, not the idle engine behind the dispatcher."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rldbg.live.diagnosis.entries import all_entries, entry_id
 from rldbg.live.diagnosis.lost_waits import DUTIES, keys_text
 from rldbg.live.diagnosis.wait_graph import JOINS, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import thing
@@ -13,45 +12,43 @@ _ONE_EACH = frozenset({"future", "event"})
 _INBOXES = frozenset({"queue_get", "pipe", "socket", "stream", "message", "stdin"})
 _MOST_IDLE = 2
 
-Entry = tuple[WaitFacts, Node]
 
-
-def tell_dispatchers(stacks: Sequence[WaitFacts], known: Mapping[Id, Node]) -> None:
+def tell_dispatchers(known: Mapping[Id, Node]) -> None:
     """Where all that is behind a dispatcher waits for its next piece of work, it has dropped the answer that is waited
     for, or nobody has given one."""
-    entries = {entry_id(entry, stack): entry for stack in stacks for entry in all_entries(stack) if "wait" in entry}
-    waiting = [known[each] for each in entries if known[each].kind in _ONE_EACH and known[each].waits]
+    waiting = {identity: node for identity, node in known.items() if node.kind in _ONE_EACH and node.waits}
+    steps = list(_dropping(known)) if waiting else []
+    idle = {each.id: _idle_behind(each, waiting, known) for each in {each.id: each for each, _ in steps}.values()}
     resting: dict[Id, Node] = {}
-    for node in waiting:
-        found = next(_dispatchers(node, waiting, entries, known), None)
-        if found is not None:
-            dispatcher, step, idle = found
-            node.wait = {**node.wait, "lost": _told(node, dispatcher, step, idle), "drops": True}
-            node.edges = []
-            resting |= {each.id: each for each in (dispatcher, *idle)}
+    for node in waiting.values():
+        for dispatcher, step in steps:
+            behind = idle[dispatcher.id]
+            if behind is not None and _would_end(step, node) and _is_beside(dispatcher, node):
+                node.wait = {**node.wait, "lost": _told(node, dispatcher, step, behind), "drops": True}
+                node.edges = []
+                resting |= {each.id: each for each in (dispatcher, *behind)}
+                break
     for each in resting.values():
         each.activity, each.wait, each.edges = f"waits for {thing(each.wait)}", {"kind": "serving"}, []
 
 
-def _dispatchers(
-    node: Node, waiting: Sequence[Node], entries: Mapping[Id, WaitFacts], known: Mapping[Id, Node]
-) -> Iterator[tuple[Node, WaitFacts, list[Node]]]:
-    """Who in the same process drops answers for the one that waits, by which step, and who is idle behind it."""
-    for identity, entry in entries.items():
-        step = _dropping(node, entry) if identity[:2] == node.id[:2] and identity != node.id else None
-        idle = _idle_behind(known[identity], waiting, entries, known) if step is not None else None
-        if step is not None and idle is not None:
-            yield known[identity], step, idle
+def _dropping(known: Mapping[Id, Node]) -> Iterator[tuple[Node, WaitFacts]]:
+    """What threads and tasks do for who is found under a key of a table, and leave out if nobody is."""
+    for node in known.values():
+        for step in node.answers or ():
+            if step["lookup"] and (told := _guards(step)):
+                yield node, {**step, **told}
 
 
-def _dropping(node: Node, entry: WaitFacts) -> WaitFacts | None:
-    """What a thread would do to end the wait, and leaves out if it does not find a key in the table of those who
-    wait."""
+def _would_end(step: WaitFacts, node: Node) -> bool:
     tables = {str((node.wait.get("kept") or {}).get("table") or ""), str(node.wait.get("dropped") or "")}
     names = {_last(each) for each in tables} - {""}
-    steps = [step for step in entry.get("answers") or () if step["method"] in (node.wait.get("ended_by") or ())]
-    steps = [step for step in steps if step["lookup"] and _last(step["lookup"]["table"]) in names]
-    return next(({**step, **told} for step in steps if (told := _guards(step))), None)
+    return step["method"] in (node.wait.get("ended_by") or ()) and _last(step["lookup"]["table"]) in names
+
+
+def _is_beside(node: Node, other: Node) -> bool:
+    """In the same process."""
+    return node.id[:2] == other.id[:2] and node is not other
 
 
 def _last(name: str) -> str:
@@ -66,20 +63,18 @@ def _guards(step: WaitFacts) -> WaitFacts:
     return {"left_by": ways, "only_if": only} if ways or only else {}
 
 
-def _idle_behind(
-    dispatcher: Node, waiting: Sequence[Node], entries: Mapping[Id, WaitFacts], known: Mapping[Id, Node]
-) -> list[Node] | None:
+def _idle_behind(dispatcher: Node, waiting: Mapping[Id, Node], known: Mapping[Id, Node]) -> list[Node] | None:
     """The workers that the next answer would come from, if all of them take the next piece of work. None where one of
     them does something else."""
     found: list[Node] = []
     asked = [dispatcher]
     while asked:
         one = asked.pop()
-        if not _takes_next(one, entries):
+        if not _takes_next(one):
             return None
         for each in (known[edge.target] for edge in one.edges if edge.target in known and edge.relation not in JOINS):
             # Those who wait for an answer, and the thread of their event loop, ask for nothing meanwhile.
-            if each in waiting or each in (dispatcher, *found) or each.kind == "event_loop" or _joins(each, known):
+            if each.id in waiting or each in (dispatcher, *found) or each.kind == "event_loop" or _joins(each, known):
                 continue
             found.append(each)
             asked.append(each)
@@ -92,8 +87,8 @@ def _joins(node: Node, known: Mapping[Id, Node]) -> bool:
     return node.waits and bool(targets) and all(edge.relation in JOINS for edge in targets)
 
 
-def _takes_next(node: Node, entries: Mapping[Id, WaitFacts]) -> bool:
-    return node.waits and node.kind in _INBOXES and entries.get(node.id, {}).get("answers") is not None
+def _takes_next(node: Node) -> bool:
+    return node.waits and node.kind in _INBOXES and node.answers is not None
 
 
 def _told(node: Node, dispatcher: Node, step: WaitFacts, idle: Sequence[Node]) -> str:

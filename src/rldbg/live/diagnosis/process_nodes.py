@@ -236,6 +236,7 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
     facts["may_send"] = bool(_SENDING & {*(entry.get("may_call") or ())})
     facts["serves"] = bool(entry.get("serves"))
     facts["route"] = entry.get("route") or ()
+    facts["answers"] = entry.get("answers")
     facts["enters"] = entry.get("enters") or {}
     facts["asks"] = str(entry.get("asks") or "")
     facts["gives"] = entry.get("gives") or ()

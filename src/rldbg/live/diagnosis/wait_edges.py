@@ -161,15 +161,14 @@ def _entry_named(who: str, stack: WaitFacts) -> Id:
 
 def _with_skipped_step(edge: Edge, asked: Asked) -> Edge:
     """An edge with what makes its target leave out its part for an item."""
-    hosts = [each for each in asked.stacks if process_id(each) == edge.target[:2]]
-    for entry in (entry for each in hosts for entry in all_entries(each) if entry_id(entry, each) == edge.target):
-        here = str((entry.get("place") or {}).get("function") or "").rpartition(".")[2]
-        for step in entry.get("answers") or ():
-            if (step["left_by"] or step["only_if"]) and _answers(step, edge, asked):
-                does = "it answers" if asked.kind in _READ else "it does so"
-                where = f"in line {step['line']}" + f" of {step['function']}" * (step["function"] != here)
-                why = f"which {ways_text(step)}" if step["left_by"] else f"only if {step['only_if']}"
-                return replace(edge, skipped=f"{does} {where}, {why}{keys_text(step['lookup'])}")
+    target = asked.known.get(edge.target)
+    for step in (target.answers or ()) if target is not None else ():
+        if (step["left_by"] or step["only_if"]) and _answers(step, edge, asked):
+            does = "it answers" if asked.kind in _READ else "it does so"
+            elsewhere = target is not None and not target.place.endswith(f"({step['function']})")
+            where = f"in line {step['line']}" + f" of {step['function']}" * elsewhere
+            why = f"which {ways_text(step)}" if step["left_by"] else f"only if {step['only_if']}"
+            return replace(edge, skipped=f"{does} {where}, {why}{keys_text(step['lookup'])}")
     return edge
 
 

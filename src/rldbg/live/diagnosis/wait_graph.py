@@ -40,8 +40,8 @@ class Node:
     were given results of others. `stopped_as` is what the debugger calls it while it is stopped; `writes` are
     descriptors that they will write to; it `may_send` to others, not known yet; `route` is how a rank came to where it
     is, `enters` the lines of its files that enter collectives, by their names; `asks`, what its loop asks Ray for in
-    each look; `job` tells ranks of several jobs
-    apart."""
+    each look; `answers`, what it does for others with each item that it takes in a loop, None where it takes none;
+    `job` tells ranks of several jobs apart."""
 
     id: Id
     label: str
@@ -66,6 +66,7 @@ class Node:
     stopped_as: str = ""
     writes: frozenset[int] = frozenset()
     route: Sequence[WaitFacts] = ()
+    answers: Sequence[WaitFacts] | None = None
     edges: "list[Edge]" = field(default_factory=list)
 
     @property

@@ -56,7 +56,7 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
     for stack in stacks:
         _wait_for_changes(stack, known)
     _wait_for_files(stacks, known)
-    tell_dispatchers(stacks, known)
+    tell_dispatchers(known)
     _name_who_asks(stacks, known)
     return found
 
