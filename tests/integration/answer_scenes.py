@@ -349,5 +349,68 @@ def dropped_over_pipe():
     scores.score(3, "abc")
 
 
+def reverse_for(requests, clients):
+    while True:
+        client, text = requests.get()
+        inbox = clients.get(client)
+        if inbox is None:
+            continue
+        inbox.put(text[::-1])
+
+
+def unknown_client():
+    start = multiprocessing.get_context("fork")
+    requests, clients = start.Queue(), {f"actor-{number}": start.Queue() for number in range(2)}
+    start.Process(target=reverse_for, args=(requests, clients), name="rpc-server", daemon=True).start()
+    requests.put(("Actor-1", "abc"))
+    ready()
+    clients["actor-1"].get()
+
+
+class Saver(threading.Thread):
+    def __init__(self):
+        super().__init__(name="saver", daemon=True)
+        self.jobs, self.saved = queue.Queue(), []
+
+    def run(self):
+        while True:
+            job = self.jobs.get()
+            if job["dry"]:
+                continue
+            self.saved.append(job)
+            self.jobs.task_done()
+
+
+def never_marked():
+    saver = Saver()
+    saver.start()
+    saver.jobs.put({"dry": True})
+    ready()
+    saver.jobs.join()
+
+
+class Slots:
+    def __init__(self):
+        self.free = asyncio.Queue()
+        for number in range(2):
+            self.free.put_nowait(number)
+
+    async def hold(self):
+        slot = await self.free.get()
+        await asyncio.wait_for(asyncio.sleep(60), 0.01)
+        self.free.put_nowait(slot)
+
+
+async def _leak():
+    slots = Slots()
+    await asyncio.gather(slots.hold(), slots.hold(), return_exceptions=True)
+    ready()
+    await asyncio.gather(*(asyncio.create_task(slots.hold(), name=f"rollout-{number}") for number in range(3)))
+
+
+def leaked_slots():
+    asyncio.run(_leak())
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

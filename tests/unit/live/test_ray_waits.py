@@ -601,7 +601,7 @@ def test_an_actor_whose_constructor_keeps_dying_is_told_with_how_often():
         "exit_detail": detail,
     }
     said = _verdicts([_worker("caller", 1, "call")], view | {"workers": [row]})
-    assert "its process keeps ending (without a word: it was killed" in said, said
+    assert "its process keeps ending (without an error message: it was killed" in said, said
 
 
 def test_who_has_not_come_to_a_process_group_of_actors_is_told():

@@ -50,7 +50,7 @@ def _ended_text(detail: str) -> str:
     """How Ray saw a process end; empty where it says something else."""
     if "connection error code" in detail:
         why = "it was killed (as by the kernel when memory is short), or called os._exit"
-        return f"its process has ended without a word: {why}"
+        return f"its process has ended without an error message: {why}"
     code = _EXIT_CODE.search(detail)
     asked = " after exit_actor()" if "exit_actor" in detail else ""
     return f"its process has ended (exit code {code[1]}){asked}" if code is not None else ""
