@@ -1,5 +1,5 @@
 """What a thread or task does for others with each item that it takes in a loop: the items that it hands on, the answers
-that it sends, the futures that it completes; and what makes it leave that out for an item."""
+that it sends, the futures that it completes. What makes it leave that out for an item, and who gives it the items."""
 
 import ast
 from collections.abc import Iterator, Sequence, Set
@@ -10,12 +10,14 @@ from .kernel import Facts
 from .looking import shared_key
 from .lookups import lookup
 from .objects import Frame, Object
-from .origins import FUNCTIONS, own_nodes
-from .places import users_place
+from .origins import FUNCTIONS, last_name, own_nodes
+from .places import is_users, users_place
 from .reasons import guarded
 from .resolving import resolve
 from .skipped import ways_around
-from .source import Sources, methods_in, takes_each
+from .source import Sources, methods_in
+from .starters import TOO_COMMON
+from .ways_out import takes_each
 
 _SHOWN, _DEPTH, _MOST_CALLED = 80, 3, 40
 _NEXT_ROUND, _ANY_EXIT = frozenset({"continue"}), frozenset({"return", "break", "continue"})
@@ -133,3 +135,30 @@ def _written(value: Object | None) -> list[int]:
     numbers = [value.get("_handle"), transport.get("_sock_fd") if transport is not None else None]
     found = [value.descriptor(), *(number.number() for number in numbers if number is not None)]
     return [number for number in found if number is not None]
+
+
+def feeders(
+    names: set[str], file: str, others: Sequence[tuple[Facts, Sequence[Frame]]], sources: Sources
+) -> list[Facts]:
+    """Others whose current functions call a function of the file that has one of these names: where, and whether that
+    line comes after the one where they are."""
+    found = []
+    for entry, frames in others if names else ():
+        for frame in (frame for frame in frames if is_users(frame.file)):
+            call = next(_calls_of(names, file, frame, sources), None)
+            if call is not None:
+                who = str(entry.get("thread") or entry.get("key"))
+                place = {"file": frame.file, "line": call.lineno, "function": frame.function}
+                found.append(place | {"who": who, "calls": last_name(call.func)})
+                break
+    return found
+
+
+def _calls_of(names: set[str], file: str, frame: Frame, sources: Sources) -> Iterator[ast.Call]:
+    function = sources.function(frame)
+    for node in own_nodes(function) if function is not None else ():
+        if isinstance(node, ast.Call) and last_name(node.func) in names:
+            called = called_function(node, frame, sources)
+            # A name that many functions have proves nothing by itself.
+            if called.file == file if called is not None else last_name(node.func) not in TOO_COMMON:
+                yield node

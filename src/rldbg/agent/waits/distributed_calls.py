@@ -3,12 +3,14 @@
 import ast
 from collections.abc import Sequence
 
+from .called import calls_ahead
+from .kernel import Facts
 from .looking import DEFAULT_GROUP, Looking, Wait, WaitRules, has_timeout, ray_id, ray_queue_wait
 from .objects import Frame, Object, is_a
 from .origins import given_to, last_name, own_nodes
 from .places import is_users
-from .resolving import resolve
-from .source import Sources, without_options
+from .resolving import resolve, texts_of
+from .source import SETTING, Sources, without_options
 from .system_calls import kernel_wait
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "gather", "scatter")
@@ -223,3 +225,18 @@ DISTRIBUTED_RULES: WaitRules = (
     ),
     ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), _backward),
 )
+
+
+def keys_ahead(frames: Sequence[Frame], sources: Sources) -> dict[str, Facts]:
+    """Where the current functions, or those that they call, will set each key of a torch.distributed store; of one that
+    is not known yet, how it is written (`f'weights/{step}'`)."""
+    own = [frame for frame in frames if is_users(frame.file)]
+    found: dict[str, Facts] = {}
+    for frame, inner in zip(own, (None, *own), strict=False):
+        for place, call in calls_ahead(frame, inner, sources):
+            setter = call.func if isinstance(call.func, ast.Attribute) and call.args else None
+            if setter is None or setter.attr not in SETTING or not is_a(resolve(setter.value, place), "Store"):
+                continue
+            line = {"file": place.file, "line": call.lineno, "function": place.function}
+            found |= {key: line for key in texts_of(call.args[0], place) if key not in found}
+    return found

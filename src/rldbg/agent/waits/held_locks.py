@@ -11,7 +11,8 @@ from .objects import Frame, is_a, path_text
 from .origins import FUNCTIONS, last_name, own_nodes
 from .places import is_users
 from .resolving import resolve
-from .source import WITH, Sources, header_end, is_unconditional
+from .source import WITH, Sources, header_end
+from .ways_out import is_unconditional
 
 _ENTERING = frozenset({"__enter__", "__aenter__", "acquire"})
 _TAKING = frozenset({"acquire", "enter_context", "enter_async_context"})

@@ -14,7 +14,8 @@ from .kernel import Facts, read_text
 from .objects import Frame, is_a, path_text
 from .origins import own_nodes
 from .resolving import resolve, texts_of
-from .source import Sources, leaves_loop
+from .source import Sources
+from .ways_out import leaves_loop
 
 _EXISTS = frozenset({"exists", "lexists", "isfile", "is_file", "isdir", "is_dir"})
 # Calls that fail while the file is there.

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from .answers import steps_for_each
+from .answers import feeders, steps_for_each
 from .called import HANDED, later_calls, may_act, paths_ahead, routes_to, uses_ahead
-from .feeding import feeders
 from .kept import Kept, dropped_from, kept_objects, others_ahead, overwritten
 from .kernel import Facts
 from .looking import Wait, is_ray_queue, lock_key, shared_key
@@ -17,8 +16,9 @@ from .places import is_users, users_place
 from .polled import changers, unchanged
 from .reasons import ended_by_signal, guard, is_nobody_elses
 from .skipped import failed_calls, skipped_return
-from .source import SETTING, Sources, takes_each
+from .source import SETTING, Sources
 from .starters import Given, functions_given, given_objects, leading_to, methods_handed, starters, starts_ahead
+from .ways_out import takes_each
 
 _Key = TypeVar("_Key")
 # What skips a return, by what is waited for and the files that are searched.

@@ -11,7 +11,7 @@ from .blocking import wait_of
 from .called import names_asked_for, remote_ahead
 from .chosen import OURS, given_name
 from .connected import connected_processes, connection_to, is_listened, listening_at
-from .distributed_calls import given_results
+from .distributed_calls import given_results, keys_ahead
 from .ended import OUR_THREADS, ended_process, ended_processes, ended_threads, last_exception, own_threads, raised_facts
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts, transports_of
 from .file_locks import contested_file, file_lock_holders
@@ -40,7 +40,6 @@ from .rounds import current_round
 from .routes import lines_entering, route
 from .skipped import failed_futures
 from .source import Sources
-from .store_keys import keys_ahead
 from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
 

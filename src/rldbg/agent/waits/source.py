@@ -10,7 +10,7 @@ from .objects import Frame, Object, exception_text, is_a
 from .origins import FUNCTIONS, last_name, names_of, own_nodes, parsed
 from .places import is_users
 from .resolving import holds, resolve, texts_of, values_in
-from .ways_out import exit_test
+from .ways_out import exit_test, is_unconditional
 
 WITH = (ast.With, ast.AsyncWith)
 _FILE_CALLS = ("os.read", "os.write", "os.fdopen", "os.sendfile")
@@ -324,11 +324,6 @@ def without_options(node: ast.expr) -> ast.expr:
     return called.value if isinstance(called, ast.Attribute) and called.attr == "options" else node
 
 
-def leaves_loop(node: ast.If) -> bool:
-    """Whether the branch ends the loop around it."""
-    return bool(node.body) and isinstance(node.body[-1], ast.Break | ast.Return)
-
-
 def _tried(loop: ast.While | ast.For | ast.AsyncFor, frame: Frame) -> str:
     """What a loop tries again after each exception, with what the handler has noted of the last one."""
     for node in own_nodes(loop):
@@ -374,20 +369,6 @@ def _qualified(tree: ast.AST, within: str) -> Iterator[tuple[str, ast.AST]]:
             yield from _qualified(node, f"{name}.")
         elif not isinstance(node, ast.expr):
             yield from _qualified(node, within)
-
-
-def is_unconditional(loop: ast.AST) -> bool:
-    """`while True`: it is left from within, if at all."""
-    return isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
-
-
-def takes_each(loop: ast.AST) -> bool:
-    """A loop that takes one item after the other, until it is given a special one or is left from within:
-    `while True`, `while item := take()`, `for item in iter(take, None)`."""
-    if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call):
-        return last_name(loop.iter.func) == "iter" and len(loop.iter.args) > 1
-    tested = ast.walk(loop.test) if isinstance(loop, ast.While) else ()
-    return is_unconditional(loop) or any(isinstance(node, ast.NamedExpr) for node in tested)
 
 
 def remote_methods(nodes: Iterable[ast.AST]) -> Iterator[str]:

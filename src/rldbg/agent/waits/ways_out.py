@@ -1,9 +1,9 @@
-"""What ends a loop that is left from within."""
+"""What ends a loop that is left from within, and loops that only an item ends."""
 
 import ast
 from collections.abc import Iterator
 
-from .origins import FUNCTIONS
+from .origins import FUNCTIONS, last_name
 
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
 _CLOCKS = frozenset({"time", "monotonic", "perf_counter", "now"})
@@ -43,3 +43,22 @@ def _only_looks(loop: ast.While | ast.For | ast.AsyncFor) -> bool:
 def _is_deadline(test: ast.expr) -> bool:
     called = [node.func for node in ast.walk(test) if isinstance(node, ast.Call)]
     return any(isinstance(each, ast.Attribute) and each.attr in _CLOCKS for each in called)
+
+
+def leaves_loop(node: ast.If) -> bool:
+    """Whether the branch ends the loop around it."""
+    return bool(node.body) and isinstance(node.body[-1], ast.Break | ast.Return)
+
+
+def takes_each(loop: ast.AST) -> bool:
+    """A loop that takes one item after the other, until it is given a special one or is left from within:
+    `while True`, `while item := take()`, `for item in iter(take, None)`."""
+    if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call):
+        return last_name(loop.iter.func) == "iter" and len(loop.iter.args) > 1
+    tested = ast.walk(loop.test) if isinstance(loop, ast.While) else ()
+    return is_unconditional(loop) or any(isinstance(node, ast.NamedExpr) for node in tested)
+
+
+def is_unconditional(loop: ast.AST) -> bool:
+    """`while True`: it is left from within, if at all."""
+    return isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)

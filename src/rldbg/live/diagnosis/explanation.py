@@ -10,7 +10,6 @@ from rldbg.live.diagnosis.causes import SLOW, causes_of, consequences
 from rldbg.live.diagnosis.group_members import diagnose_groups
 from rldbg.live.diagnosis.hang import ENDED, HangDiagnosis
 from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
-from rldbg.live.diagnosis.one_death import deaths_once
 from rldbg.live.diagnosis.passed_by import other_branch_of, passed_by, where_apart
 from rldbg.live.diagnosis.process_nodes import AT_THE_MOMENT
 from rldbg.live.diagnosis.rank_nodes import (
@@ -21,6 +20,7 @@ from rldbg.live.diagnosis.rank_nodes import (
     uneven_rounds,
     unseen_ranks,
 )
+from rldbg.live.diagnosis.ray_deaths import deaths_once
 from rldbg.live.diagnosis.said_errors import with_said_errors
 from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, raised_in_thread, users_frame
 from rldbg.live.diagnosis.wait_graph import Id, Node, WaitGraph, works_slowly

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rldbg.live.diagnosis.counterparts import lock_edges, own_server, servers_of
+from rldbg.live.diagnosis.counterparts import later_setters, lock_edges, own_server, servers_of
 from rldbg.live.diagnosis.entries import (
     all_entries,
     blocked_loops,
@@ -26,7 +26,6 @@ from rldbg.live.diagnosis.lost_waits import (
     what_ended,
     workers_keep_ending,
 )
-from rldbg.live.diagnosis.set_keys import later_setters
 from rldbg.live.diagnosis.wait_graph import FEEDS, NOT_ABOUT_TO, Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import place_text
 
