@@ -306,6 +306,40 @@ class CountingEngine:
             self.idle.wait_for(lambda: True)
 
 
+def guarded(attribute):
+    def decorate(method):
+        def call(self):
+            with getattr(self, attribute):
+                return method(self)
+
+        return call
+
+    return decorate
+
+
+class Guarded:
+    def __init__(self):
+        self._mutex, self.other = threading.RLock(), None
+
+    @guarded("_mutex")
+    def version(self):
+        return 1
+
+    @guarded("_mutex")
+    def publish(self):
+        time.sleep(0.2)
+        return self.other.version()
+
+
+def guarded_methods():
+    """A decorator takes the lock of the object whose method it calls."""
+    store, buffer = Guarded(), Guarded()
+    store.other, buffer.other = buffer, store
+    threading.Thread(target=buffer.publish, name="publisher", daemon=True).start()
+    ready()
+    store.publish()
+
+
 class Monitor(Component):
     weights = None
 

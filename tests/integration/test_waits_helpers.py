@@ -47,6 +47,11 @@ WORDS = {
         "for lock `Weights._lock`; the main thread holds it",
         "so they wait for each other (deadlock)",
     ],
+    "guarded_methods": [
+        "for lock `getattr(self, attribute)`; thread publisher holds it (taken in",
+        "the main thread holds it (taken in",
+        "so they wait for each other (deadlock)",
+    ],
     "left_out": [
         "an item of queue `self.scores` (queue.Queue, empty); thread scorer-",
         "which `if sample < 0: continue` in line",

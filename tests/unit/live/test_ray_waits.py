@@ -1049,3 +1049,17 @@ def test_a_loop_that_asks_ray_in_each_look_polls_where_nobody_else_does_anything
     (found,) = explain([driver, rollout, trainer], ray=view)
     assert found.kind == kind, found.verdict
     assert ("polls (a loop while `ray.get(" in found.verdict) == (kind == "polling")
+
+
+def test_a_loop_that_asks_for_what_a_killed_actor_ran_is_told_so():
+    polls = {"kind": "sleep", "polls": "while `ray.get(board.open.remote(step))`", "delay_s": 0.5}
+    killed = {"actor_died_error_context": {"error_message": "The actor was killed by `ray.kill`."}}
+    actors = [_actor("board", 2), _actor("worker_0", 3, "DEAD", death_cause=killed), _actor("worker_1", 4)]
+    stacks = [_worker("driver", 1, "wait", polls)]
+    stacks += [_worker(each["name"], each["pid"], "main_loop", {"kind": "idle"}) for each in (actors[0], actors[2])]
+    lost, started = _task("W.rollout", "FAILED", 3, "worker_0"), _task("W.__init__", "FAILED", 3, "worker_0")
+    (found,) = explain(stacks, ray=_view(actors, [lost]))
+    assert found.kind == "ended" and not found.is_harmless
+    assert "all workers are idle; actor worker_0 was killed (ray.kill) before W.rollout had returned" in found.verdict
+    # AND one that was killed when it had nothing to do explains nothing
+    assert explain(stacks, ray=_view(actors, [started]))[0].is_harmless

@@ -1415,3 +1415,10 @@ def test_who_takes_items_beside_the_main_thread_is_told_as_a_consequence():
     assert found.evidence == (
         "because of that thread backend waits at job.py:7 (work) for an item of queue `requests` (queue)",
     )
+
+
+def test_processes_that_all_poll_are_not_said_to_wait_for_nobody():
+    looks = [{"kind": "sleep", "polls": f"while `self.size() < {count}`", "delay_s": 0.05} for count in (64, 48)]
+    stacks = [_process(number, _thread(f"main-{number}", look, main=True)) for number, look in enumerate(looks)]
+    (found,) = explain(stacks)
+    assert found.verdict.startswith("all poll, and none is seen changing what the others look at: ")

@@ -23,10 +23,12 @@ def resolve(expression: ast.expr | None, frame: Frame) -> Object | None:
     if isinstance(expression, ast.Name):
         return frame.variable(expression.id)
     if isinstance(expression, ast.Attribute):
-        owner = resolve(expression.value, frame)
-        found = owner.get(expression.attr) if owner is not None else None
-        # What a property gives is not known without running it: what is called on it, is called on its owner.
-        return owner if found is not None and found.kind == "property" else found
+        return _attribute(resolve(expression.value, frame), expression.attr)
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
+        # As decorators take the lock of the object whose method they call.
+        given = expression.args if expression.func.id == "getattr" else []
+        names = texts_of(given[1], frame) if len(given) > 1 else []
+        return _attribute(resolve(given[0], frame), names[0]) if len(names) == 1 else None
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
         # Values and arrays of multiprocessing have a lock of their own.
         owner = resolve(expression.func.value, frame) if expression.func.attr == "get_lock" else None
@@ -37,6 +39,12 @@ def resolve(expression: ast.expr | None, frame: Frame) -> Object | None:
         index = resolve(expression.slice, frame)
         return _element(resolve(expression.value, frame), _plain(index) if index is not None else None)
     return None
+
+
+def _attribute(owner: Object | None, name: str) -> Object | None:
+    found = owner.get(name) if owner is not None else None
+    # What a property gives is not known without running it: what is called on it, is called on its owner.
+    return owner if found is not None and found.kind == "property" else found
 
 
 def _element(owner: Object | None, key: object) -> Object | None:

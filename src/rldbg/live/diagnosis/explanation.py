@@ -199,6 +199,8 @@ def _is_unsettled(graph: WaitGraph) -> bool:
 
 
 def _nothing_hangs(nodes: Sequence[Node]) -> str:
+    if len(nodes) > 1 and all(node.wait.get("polls") for node in nodes):
+        return "all poll, and none is seen changing what the others look at"
     passing = any(AT_THE_MOMENT in node.activity for node in nodes)
     return "no wait lasts" if passing else "no process waits for another"
 
@@ -208,9 +210,9 @@ def _with_deaths(found: HangDiagnosis, graph: WaitGraph, ray: Mapping[str, Any])
     other reason to last."""
     if not ray or found.kind not in (*_NO_CAUSE, "ended"):
         return found
-    from rldbg.live.diagnosis.ray_queues import lost_users
+    from rldbg.live.diagnosis.ray_queues import killed_at_work, lost_users
 
-    lost = lost_users(ray)
+    lost = lost_users(ray) + killed_at_work(ray)
     polling = [node for node in graph.nodes.values() if node.wait.get("polls")]
     asking = [node for node in polling if node.calls or ".remote(" in str(node.wait["polls"])]
     others = [node for node in graph.nodes.values() if node not in asking and not node.background and not node.gone]

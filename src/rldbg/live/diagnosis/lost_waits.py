@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rldbg.agent.waits import is_users
 from rldbg.live.diagnosis.entries import all_entries, children_of
 from rldbg.live.diagnosis.wait_graph import Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import POOL_RESULTS, exit_text, place_text
@@ -344,7 +345,7 @@ def _nobody_in(functions: Sequence[str], stack: WaitFacts) -> str:
     names, them = {each.partition(":")[0] for each in functions}, "it" if len(functions) == 1 else "them"
     for entry in all_entries(stack):
         for frame in entry.get("frames") or []:
-            if (name := str(frame["function"]).rpartition(".")[2]) in names:
+            if (name := str(frame["function"]).rpartition(".")[2]) in names and is_users(str(frame["file"])):
                 what = "it" if len(functions) == 1 else name
                 return f"and {_named(entry)}, which runs {what}, is at line {frame['line']}"
     return f"and no thread or task is seen running {them}"

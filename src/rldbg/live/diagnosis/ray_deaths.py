@@ -16,7 +16,8 @@ _TOLD = re.compile(r"; actor \S+ has died: .*$", re.DOTALL)
 _BECAUSE = "because of that "
 
 # As several versions of Ray say it.
-_ASKED = ("out of scope", "all references to the actor were removed", "ray.kill")
+_KILLED = "ray.kill"
+_ASKED = ("out of scope", "all references to the actor were removed", _KILLED)
 _DETAIL = "Worker exit detail: "
 _EXIT_CODE = re.compile(r"with an exit code (-?\d+)")
 _LINE = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
@@ -32,6 +33,10 @@ def times_restarted(actor: WaitFacts) -> str:
 def died_unasked(actor: WaitFacts) -> bool:
     """Whether an actor died unexpectedly: not because its last handle was dropped, or it was told to end."""
     return not any(words in _told_by_ray(actor) for words in _ASKED)
+
+
+def was_killed(actor: WaitFacts) -> bool:
+    return _KILLED in _told_by_ray(actor)
 
 
 def death_cause(actor: WaitFacts) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.agent.waits import SHARED_BY_RAY
 from rldbg.live.diagnosis.entries import process_id
-from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, raised_text
+from rldbg.live.diagnosis.ray_deaths import death_cause, died_unasked, raised_text, was_killed
 from rldbg.live.diagnosis.wait_graph import Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import listed
 
@@ -50,6 +50,18 @@ def dead_actors(ray: Mapping[str, Any]) -> list[str]:
     dead = [actor for actor in ray["actors"] if actor["state"] == "DEAD" and died_unasked(actor)]
     dead = [actor for actor in dead if actor["name"] not in living]
     return [f"actor {actor['name'] or actor['class_name']} has died: {death_cause(actor)}" for actor in dead[:2]]
+
+
+def killed_at_work(ray: Mapping[str, Any]) -> list[str]:
+    """Actors that the program killed (`ray.kill`) while they ran a method: what it would have done is lost."""
+    killed = {actor["actor_id"]: actor for actor in ray["actors"] if actor["state"] == "DEAD" and was_killed(actor)}
+    running = {task["actor_id"]: task for task in ray["tasks"] if task["state"] == "FAILED" and _is_method(task)}
+    lost = [(actor["name"] or actor["class_name"], running[each]) for each, actor in killed.items() if each in running]
+    return [f"actor {name} was killed (ray.kill) before {task['name']} had returned" for name, task in lost[-2:]]
+
+
+def _is_method(task: WaitFacts) -> bool:
+    return not str(task["name"]).endswith(".__init__")
 
 
 def lost_users(ray: Mapping[str, Any], told: str = "") -> list[str]:
