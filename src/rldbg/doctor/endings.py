@@ -78,6 +78,7 @@ _OF_LAUNCHERS = (
     r".{0,60}\b(?:FAILED|FAILURE|ABORTED)\W{0,4}$",
     r"❌ ",
 )
+_OF_CRASH_HANDLERS = (r"!{3,} ?.{1,60}\b(?:encountered|caught|received)\b.{0,20}!{3,}",)
 _ENDS = re.compile(
     "|".join(
         f"(?:{each})"
@@ -89,6 +90,7 @@ _ENDS = re.compile(
             *_OF_SCHEDULERS,
             *_OF_DRIVERS,
             *_OF_LAUNCHERS,
+            *_OF_CRASH_HANDLERS,
         )
     )
 )
@@ -98,6 +100,21 @@ _NO_END = re.compile(
     r"|.{0,400}[:=] ?0\W{0,3}$|.{0,200}\b(?:0 (?:failed|errors?)|(?:failed|errors?|failures?)[\"']?\W{1,3}0)\b"
 )
 """How shells and launchers report processes that they were asked to end, and how nothing is counted."""
+_GONE = re.compile(
+    r"(?i).{0,300}?\b(?:(?:exited|died|crashed|ended|stopped|disappeared|terminated) unexpectedly"
+    r"|(?:is|are|was|has been found) (?:already )?dead\b|(?:has|have) died\b|lost (?:the )?connection (?:to|with)"
+    r"|not found or (?:has )?(?:already )?expired|(?:is|are|was) no longer (?:available|alive|running|reachable)"
+    r"|(?:gave|given|giving) up\b"
+    r"|(?:max(?:imum)? |all )(?:number of )?(?:retries|attempts) (?:were )?(?:exceeded|exhausted|failed)"
+    r"|(?:exceeded|reached) (?:its |the )?max(?:imum)? (?:run ?time|lifetime)"
+    r"|(?:execution|sandbox|container|engine|scheduler|pod) \S{0,60} ?failed(?: \(\w+\))?: )"
+)
+"""What is said of a part of the program that is not there any more, at whatever level. Programs also say it of what
+they replace, so that it counts only as the very last thing."""
+_IS_BACK = re.compile(
+    r"(?i)\b(?:re-?(?:connect|creat|start|plac|sum|try|tri|spawn|queue|assign)(?:e|ed|ing|ion|s)?|recover(?:ed|y|ing)|"
+    r"succeeded|healthy again|skipp(?:ed|ing)|new (?:sandbox|worker|engine|replica))\b"
+)
 _OF_A_COMMAND = re.compile(r"-?(?:\S*/)?(?:ba|da|z|k|c|tc)?sh: (?:(?:line )?\d+: )?")
 """A shell that was given a command, as an agent's tools give it one, and no script."""
 _OF_AN_END = re.compile(
@@ -105,6 +122,7 @@ _OF_AN_END = re.compile(
     r"finish\w*|gave up|giving up|see|logs?)\b"
 )
 """What a process says that ends, or that refers to where its failure is told."""
+_QUIET = ("INFO", "DEBUG", "TRACE", "NOTICE")
 _NAME = re.compile(r"[A-Za-z_]{3,}")
 _NAMES = 2
 ENDING_LINES = 25
@@ -120,6 +138,15 @@ def is_ending(line: Line) -> bool:
     if found is None or _NO_END.match(text) or is_setting(text, found.end() - 1):
         return False
     return not (is_warning(text) or is_information(text))
+
+
+def is_gone(lines: Sequence[Line], number: int) -> bool:
+    """Whether one of the last lines of a log says that a part of the program is gone, and nothing below that it is
+    back, or that the program does without it."""
+    text = lines[number].text
+    if _GONE.match(text) is None or level_of(text) in _QUIET or _NO_END.match(text):
+        return False
+    return not any(_IS_BACK.search(line.text) for line in lines[number:])
 
 
 def is_of_script(text: str) -> bool:

@@ -6,7 +6,7 @@ from itertools import islice
 
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.clock import Stamp
-from rldbg.doctor.endings import ENDING_LINES, is_ending, is_of_a_tool, is_outlived
+from rldbg.doctor.endings import ENDING_LINES, is_ending, is_gone, is_of_a_tool, is_outlived
 from rldbg.doctor.evidence import LAST_ERROR, STILL_TRYING, EndlessWait, Failure
 from rldbg.doctor.failures import is_error_line, skeleton
 from rldbg.doctor.log_places import LogPlaces
@@ -59,6 +59,11 @@ class LogTail:
             and not is_outlived(in_order, number)
         ]
         ends += [(LAST_ERROR, window) for window in last[:_CLOSING_LINES] if is_error_line(window.line)]
+        ends += [
+            (LAST_ERROR, window)
+            for number, window in enumerate(reversed(last))
+            if number >= len(last) - _CLOSING_LINES and window.is_report and is_gone(in_order, number)
+        ]
         ends += [(LAST_ERROR, window) for window in self._above_last_list() if window.line_number >= since]
         ends += [(STILL_TRYING, window) for window in _still_trying(last)]
         for kind, window in ends:
