@@ -83,9 +83,10 @@ def next_steps(
     library: Library,
     flights: Sequence[FlightReport] = (),
     says: Mention | None = None,
+    crashed: str = "",
 ) -> Iterator[str]:
     """Steps in the order in which they are worth trying; nobody is asked for NCCL's own words where the log has them,
-    which are in `says`."""
+    which are in `says`, nor for the library of a native stack, which is `crashed`."""
     for rank in sorted({rank for report in flights for rank in report.culprits}):
         yield f"read the log of rank {rank}: according to the flight recorder it blocked the others"
     if judgement.first_error is None and not judgement.fallout and _is_ended(evidence):
@@ -116,7 +117,7 @@ def next_steps(
             if says is not None and asks_nccl(sighting.entry):
                 step = f"NCCL itself says at {says.file}:{says.line}: {says.text}"
             else:
-                step = _filled(template, sighting)
+                step = _filled(template, sighting, crashed)
             if step not in seen:
                 seen.add(step)
                 yield step
@@ -155,7 +156,12 @@ def asks_nccl(entry: KnownFailure) -> bool:
     return any("NCCL_DEBUG" in step for step in entry.look)
 
 
-def _filled(template: str, sighting: Sighting) -> str:
+def names_library(entry: KnownFailure) -> bool:
+    """Whether the next step that an entry names begins with the library in which a process crashed."""
+    return any("{crashed}" in step for step in entry.look)
+
+
+def _filled(template: str, sighting: Sighting, crashed: str) -> str:
     """A step with the ids, addresses and times that the lines themselves state.
 
     Who writes that an actor died is not the actor: of such a line only the words count, not its writer.
@@ -166,6 +172,8 @@ def _filled(template: str, sighting: Sighting) -> str:
         for name, pattern in _FACTS.items()
         if (found := next((match for text in texts if (match := pattern.search(text))), None))
     }
+    if crashed:
+        facts["crashed"] = crashed
     speaker = sighting.first.place.speaker
     own = {"since": str(sighting.first.since or "")}
     if sighting.entry.category != "ray":

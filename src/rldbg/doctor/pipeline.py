@@ -13,15 +13,18 @@ from rldbg.core import ExitCode, Finding, Run, Severity, redact_text, write_whol
 from rldbg.doctor.attempts import Attempt, attempts_in
 from rldbg.doctor.causes import told_above, told_cause
 from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
+from rldbg.doctor.engine_requests import uses_while_asleep
 from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import Hit, LogEvidence, excerpt
 from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
-from rldbg.doctor.guidance import asks_nccl, next_steps
+from rldbg.doctor.guidance import asks_nccl, names_library, next_steps
 from rldbg.doctor.handled import without_handled
 from rldbg.doctor.jobs import JobFacts, job_facts
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.library import Library
+from rldbg.doctor.long_phases import long_phases
 from rldbg.doctor.mentions import Mention, mentions, words_of_nccl
+from rldbg.doctor.native_stacks import crashed_library
 from rldbg.doctor.patterns import SearchIndex
 from rldbg.doctor.probes import probe_machine
 from rldbg.doctor.root_cause import judge
@@ -80,6 +83,7 @@ def diagnose(
     evidence = scanner.read_all(found.sources)
     if ended_by_user:
         evidence = replace(evidence, hits=[hit for hit in evidence.hits if hit.entry != _LAUNCHER_WAS_ENDED])
+    _add_what_led_to_it(evidence, found.sources)
     evidence, handled = without_handled(evidence, [source.path for source in found.sources if source.path])
     extra: list[Finding] = [*found.findings, *evidence.findings, *handled]
     flights = [read_dumps(folder) for folder in found.dump_folders]
@@ -97,6 +101,14 @@ def diagnose(
         engine=index.engine_name,
         sources=found.sources,
     )
+
+
+def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource]) -> None:
+    """Lines that only count together: a phase and the wait that it outlasted, the requests to an engine in their
+    order."""
+    for hit in [*long_phases(evidence, sources), *uses_while_asleep(evidence, sources)]:
+        evidence.hits.append(hit)
+        evidence.counts[hit.entry] = evidence.counts.get(hit.entry, 0) + 1
 
 
 def conclude(
@@ -117,11 +129,14 @@ def conclude(
     judgement = judge(evidence, library, ended_well=exit_code == 0)
     environment = environment or {}
     says = _words_of_nccl(judgement, sources)
+    crashed = _crashed_library(judgement, sources)
 
     def cause_of(sighting: Sighting) -> Cause:
         cause = told_cause(sighting, judgement, evidence, probes, environment)
         if told := told_above(sighting, judgement, evidence, sources):
             cause = replace(cause, detail=f"{(cause.detail or cause.words).rstrip('.')}; {told}")
+        if names_library(sighting.entry) and (lib := crashed_library(sighting.hits, sources)):
+            return replace(cause, detail=f"its native stack names {lib} first")
         if says is not None and asks_nccl(sighting.entry) and not cause.detail:
             return replace(cause, detail=f"NCCL itself says: {says.text}")
         return cause
@@ -129,7 +144,7 @@ def conclude(
     found = bool(judgement.causes)
     failed = judgement.failed or any(report.culprits or report.mismatches for report in flights)
     explained = found and not _says_little(judgement)
-    steps = [] if explained or not failed else list(next_steps(judgement, evidence, library, flights, says))
+    steps = [] if explained or not failed else list(next_steps(judgement, evidence, library, flights, says, crashed))
     if steps and (error := judgement.first_error) and not found:
         steps[1:1] = filter(None, [redact_text(told_before(error.place, error.message, sources))])
     if exit_code not in _NOT_A_FAILURE and not failed:
@@ -170,6 +185,11 @@ def _earlier_runs(earlier: Sequence[Attempt], library: Library) -> Finding:
         told.append(f"{attempt.file}:{attempt.line}: {ended}")
     cause = "only the last run in a log is diagnosed; the earlier ones ended as shown"
     return Finding("several-runs", Severity.INFO, "several runs in one log", tuple(told), cause, ())
+
+
+def _crashed_library(judgement: Judgement, sources: Sequence[LogSource]) -> str:
+    hits = [hit for sighting in judgement.fallout if names_library(sighting.entry) for hit in sighting.hits]
+    return crashed_library(hits, sources)
 
 
 def _words_of_nccl(judgement: Judgement, sources: Sequence[LogSource]) -> Mention | None:
