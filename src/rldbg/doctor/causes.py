@@ -9,9 +9,9 @@ from rldbg.doctor.diagnosis import Cause, Confidence, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
 from rldbg.doctor.evidence import Failure, LogEvidence
 from rldbg.doctor.failures import is_wrapper
-from rldbg.doctor.frames import story
+from rldbg.doctor.frames import asks, story
 from rldbg.doctor.judgement import Judgement, Sighting
-from rldbg.doctor.lasting import first_time
+from rldbg.doctor.lasting import first_time, has_stayed
 from rldbg.doctor.sources import LogSource
 from rldbg.doctor.specifics import specifics
 from rldbg.doctor.survival import holds
@@ -35,7 +35,7 @@ def told_cause(
 ) -> Cause:
     texts = [hit.text for hit in sighting.hits]
     entry, kind = sighting.entry.as_told_by(texts, _frames(sighting, evidence)), sighting.kind
-    confidence, why = _confidence_of(sighting, judgement, probes, environment)
+    confidence, why = _confidence_of(sighting, judgement, evidence, probes, environment)
     return Cause(
         id=entry.id,
         title=entry.title,
@@ -53,8 +53,10 @@ def told_cause(
 
 
 def _frames(sighting: Sighting, evidence: LogEvidence) -> tuple[str, ...]:
-    """Those of the exception around the first line of a cause."""
-    return next((failure.frames for failure in evidence.failures if holds(failure, sighting.first)), ())
+    """Those of the exception around the first line of a cause; where that one shows no program, of the others, too."""
+    holders = [failure for hit in sighting.hits for failure in evidence.failures if holds(failure, hit)]
+    first = next((failure.frames for failure in holders), ())
+    return first if any(map(asks, first)) else tuple(frame for failure in holders for frame in failure.frames)
 
 
 def _programs() -> list[str]:
@@ -77,7 +79,8 @@ def _words(sighting: Sighting, evidence: LogEvidence) -> str:
     holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
     alike = (failure for failure in evidence.failures if failure.count > 1 and hit.matched in failure.headline)
     holder = holder or next(alike, None)  # of one that came often only some places are kept
-    said = hit.text[hit.text.find(hit.matched) :] if hit.matched in hit.text else hit.text
+    is_torn = hit.matched not in hit.text or hit.text.lstrip().startswith("assert ")
+    said = hit.text if is_torn else hit.text[hit.text.find(hit.matched) :]
     if told is not None:
         said = told[1].string[told[1].start() :]
     if holder is not None and (told is None or 0 <= holder.headline.find(said) < _WORDS_SHOWN):
@@ -88,7 +91,7 @@ def _words(sighting: Sighting, evidence: LogEvidence) -> str:
 def _detail(sighting: Sighting, first_error: Failure | None, evidence: LogEvidence) -> str:
     """What the exception around the first line of a cause says; the line itself where it is none."""
     hit = sighting.first
-    if told := first_time(sighting):
+    if told := first_time(sighting, stayed=not sighting.survived or has_stayed(sighting, evidence)):
         return redact_text(told)
     holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
     holder = first_error if sighting.only_says_kind else holder
@@ -101,7 +104,11 @@ def _detail(sighting: Sighting, first_error: Failure | None, evidence: LogEviden
 
 
 def _confidence_of(
-    sighting: Sighting, judgement: Judgement, probes: Sequence[ProbeResult], environment: Mapping[str, str]
+    sighting: Sighting,
+    judgement: Judgement,
+    evidence: LogEvidence,
+    probes: Sequence[ProbeResult],
+    environment: Mapping[str, str],
 ) -> tuple[Confidence, list[str]]:
     """How sure a named cause is and why: what the line is, what else was seen, what the machine says."""
     level, why = _from_role(sighting)
@@ -109,7 +116,7 @@ def _confidence_of(
     if rivals and len(rivals) < len(judgement.causes):  # it is one of the causes itself
         level = min(level, 1)
         why.append(f"other causes were found too: {', '.join(other.entry.id for other in rivals)}")
-    told = sighting.entry.variant_in([hit.text for hit in sighting.hits])
+    told = sighting.entry.variant_in([hit.text for hit in sighting.hits], _frames(sighting, evidence))
     if told is not None and told[0].unsure:
         level = min(level, 1)
         why.append("the line says what failed, and not why")
@@ -132,10 +139,10 @@ def _from_role(sighting: Sighting) -> tuple[int, list[str]]:
         return 1, ["this exception has no entry of its own; it is judged by its type and where it was raised"]
     match sighting.entry.role:
         case Role.ROOT:
-            level = 2 if sighting.entry.is_confirmed else 1
-            return level, ["the line itself states this failure, and no known cause of it was found"]
+            stated = "the line itself states this failure, and nothing else in these logs explains it"
+            return (2, [stated]) if sighting.entry.is_confirmed else (1, [stated, "only users have reported it so far"])
         case Role.EITHER:
-            return 1, ["it can be a consequence of another failure, but no known cause of it was found"]
+            return 1, ["it can be a consequence of another failure, but these logs show none that would explain it"]
         case Role.SYMPTOM:
             return 0, ["it is always a consequence of another failure"]
         case Role.BENIGN:

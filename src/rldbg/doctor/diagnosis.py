@@ -4,16 +4,18 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rldbg.core import Finding, redact_text
-from rldbg.doctor.evidence import LAST_ERROR, STILL_TRYING, Failure, Hit, excerpt
+from rldbg.doctor.evidence import LAST_ERROR, STILL_TRYING, Failure, Hit, excerpt, shortened
 from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.frames import story
+from rldbg.doctor.tracebacks import HEADLESS
 from rldbg.lazy import shown_by
 
 DiagnosisVerdict = Literal["found", "unknown", "healthy"]
 Confidence = Literal["high", "medium", "low"]
 
 
+_HEADLINE = 240
 _ENDS = {
     LAST_ERROR: "the log ends with an error, and no known failure matches it",
     STILL_TRYING: "the log ends while the program is still trying",
@@ -157,7 +159,9 @@ class Diagnosis:
             )
         elif self.first_error is not None and not is_wrapper(self.first_error):
             who = str(self.first_error.place.speaker)
-            words = f"the failure begins with {self.first_error.headline[:160]}" + (f" in {who}" if who else "")
+            begins = "the failure begins with " + shortened(self.first_error.headline, _HEADLINE)
+            is_cut = self.first_error.kind == HEADLESS
+            words = ("the log is cut off inside a traceback" if is_cut else begins) + (f" in {who}" if who else "")
             words += f", {told}" if (told := story(self.first_error)) else ""
             known = next((cause.title for cause in self.fallout if cause.id in self.first_error.known_as), "")
             words += f"; its cause is not in these logs, only: {known}" if known else "; no known failure matches it"

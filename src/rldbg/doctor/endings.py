@@ -111,6 +111,9 @@ _GONE = re.compile(
 )
 """What is said of a part of the program that is not there any more, at whatever level. Programs also say it of what
 they replace, so that it counts only as the very last thing."""
+_OF_AN_ITEM = re.compile(
+    r"(?i)\b(?:sandbox|execution|tool|reward|judge|request|sample|episode|trajectory|rollout|prompt|task)\w*\b"
+)
 _IS_BACK = re.compile(
     r"(?i)\b(?:re-?(?:connect|creat|start|plac|sum|try|tri|spawn|queue|assign)(?:e|ed|ing|ion|s)?|recover(?:ed|y|ing)|"
     r"succeeded|healthy again|skipp(?:ed|ing)|new (?:sandbox|worker|engine|replica))\b"
@@ -147,6 +150,11 @@ def is_gone(lines: Sequence[Line], number: int) -> bool:
     if _GONE.match(text) is None or level_of(text) in _QUIET or _NO_END.match(text):
         return False
     return not any(_IS_BACK.search(line.text) for line in lines[number:])
+
+
+def is_of_an_item(text: str) -> bool:
+    """Whether a line is about one sample of many, or what serves one: a training that counts steps does without it."""
+    return bool(_OF_AN_ITEM.search(text))
 
 
 def is_of_script(text: str) -> bool:

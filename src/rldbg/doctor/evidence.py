@@ -68,6 +68,11 @@ class Hit:
         return self.place.stamp.minus(self.timeout_s)
 
 
+def shortened(text: str, length: int) -> str:
+    """The beginning of a text, with a sign where it is cut, and not within a path if that can be helped."""
+    return text if len(text) <= length else f"{text[: length - 2].rstrip()} …"
+
+
 def excerpt(text: str, matched: str, length: int) -> str:
     """A long line cut to a length, so that the words that matter are in it."""
     at = text.find(matched)
@@ -121,6 +126,8 @@ class Failure:
     """How many lines of the log it takes up."""
     cut: bool = False
     """The head of its traceback is not in the log: more frames may have stood above the first one."""
+    ends_open: bool = False
+    """Its last lines are not in the log: the last frame shown need not be the one that raised it."""
     chained: bool = False
     """It was raised while another one was handled: that one is nearer to the cause."""
     is_carried: bool = False

@@ -21,6 +21,8 @@ def family_of(failure: Failure, entries: Iterable[KnownFailure]) -> KnownFailure
     In a framework's code the kind of the exception is the name: what it says is proved, whose fault it is is not.
     """
     found = _families_of(failure, entries)
+    if failure.ends_open:  # nobody knows whose code raised it
+        found = [(entry, family) for entry, family in found if not family.asked_last]
     if not any(family.yields for _entry, family in found):
         found = [(entry, family) for entry, family in found if not family.beside_only]
     return next((entry for entry, family in found if not family.yields), found[0][0] if found else None)

@@ -18,6 +18,7 @@ from rldbg.doctor.tracebacks import HEADLESS
 _OF_PEERS = ("DistBackendError", "DistStoreError", "ConnectionResetError", "BrokenPipeError", "EOFError", "Empty")
 """What processes raise when another one that they talk to, or wait for, is gone."""
 _MESSAGE_LINES = 8
+_CARRIED_LETTERS = 20
 _CHAIN_LINES = 4
 """Between two tracebacks of a chain: the sentence that says so, and blank lines."""
 
@@ -38,6 +39,7 @@ def first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, Si
         and not any((f.place.file, f.place.offset) == (failure.place.file, failure.quotes) for f in evidence.failures)
         and (evidence.read_only_aside or not failure.place.is_aside)
         and not has_survived(evidence, failure)
+        and not any(_carries(failure, other) for other in known)
         and not any(_belongs_to(hit, failure, library) for hit in counted)
         and not any(library.entries[hit.entry].role is Role.BENIGN and announces(hit, failure) for hit in counted)
         and not (is_closing(failure) and _fails_before(failure, evidence, counted))
@@ -53,7 +55,7 @@ def first_unknown(evidence: LogEvidence, library: Library, seen: Mapping[str, Si
         stamp = failure.place.stamp
         return (
             failure.kind == PROGRAM_ENDED,
-            is_wrapper(failure) or tells_of_child(failure),
+            is_wrapper(failure) or tells_of_child(failure) or any(_carries(failure, other) for other in open_ones),
             failure.kind == HEADLESS,
             is_of_peer(failure),
             says and not failure.frames,
@@ -105,6 +107,12 @@ def _follows_from(failure: Failure, known: Sequence[Failure]) -> bool:
     """Whether an exception was raised while handling a known one, whose traceback is right above it."""
     above = [f for f in known if f.place.file == failure.place.file and f.place.line < failure.place.line]
     return failure.chained and any(failure.place.line - (f.place.line + f.lines) <= _CHAIN_LINES for f in above)
+
+
+def _carries(failure: Failure, other: Failure) -> bool:
+    """Whether an exception repeats the message of another one behind words of its own: that one is what happened."""
+    is_said = len(other.message) >= _CARRIED_LETTERS and other.kind != failure.kind
+    return is_said and failure.message != other.message and failure.message.endswith(other.message)
 
 
 def _belongs_to(hit: Hit, failure: Failure, library: Library) -> bool:

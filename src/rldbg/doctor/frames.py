@@ -84,6 +84,8 @@ def story(failure: Failure) -> str:
     steps = [frame for frame in reversed(failure.frames) if asks(frame)]
     raised = next((frame for frame in reversed(failure.frames) if not is_go_between(frame)), "")
     verb = "passed on" if failure.is_carried else "raised"
+    if failure.ends_open and raised:
+        return f"last frame shown: {_function_of(raised)}"
     by = "" if not raised or asks(raised) or not package_of(raised) else f"{verb} by {_function_of(raised)}"
     if not steps:
         return by
@@ -98,8 +100,8 @@ def story(failure: Failure) -> str:
 
 def _function_of(frame: str) -> str:
     place, _in, function = short(frame).rpartition(" in ")
-    file = place.partition(".py:")[0]
-    return f"{function} ({'/'.join(file.split('/')[-_FOLDERS:])}.py)"
+    file = place.rpartition(":")[0] or place
+    return f"{function} ({'/'.join(file.split('/')[-_FOLDERS:])})"
 
 
 def package_of(frame: str) -> str:

@@ -7,11 +7,11 @@ from rldbg.doctor.candidates import SHOWN, candidates, confirmation
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.deaths import only_reports_death, steps_of_deaths
 from rldbg.doctor.entries import KnownFailure, Role
-from rldbg.doctor.evidence import PROGRAM_ENDED, STILL_TRYING, Failure, LogEnd, LogEvidence
+from rldbg.doctor.evidence import LAST_ERROR, PROGRAM_ENDED, STILL_TRYING, Failure, LogEnd, LogEvidence
 from rldbg.doctor.failures import tells_of_child
 from rldbg.doctor.families import kind_of
 from rldbg.doctor.flight_recorder import FlightReport
-from rldbg.doctor.frames import decider, is_go_between, is_own_code, package_of
+from rldbg.doctor.frames import decider, is_go_between, is_own_code, is_standard, package_of
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.lasting import first_time, has_stayed
 from rldbg.doctor.library import Library
@@ -41,13 +41,17 @@ _TRANSPORT = (
     "NCCL_DEBUG=INFO shows over what they talk (P2P, SHM, NET); try NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 and "
     "NCCL_IB_DISABLE=1 with one all_reduce alone"
 )
+_FIXES = 2
 _SILENT_S = 120.0
 _SAID_SHOWN = 160
 _NO_TRACEBACK = (
     "its traceback is not in these logs: look for it in the output of the process that raised it "
     "(Ray: /tmp/ray/session_latest/logs/worker-*.err on its node; SLURM: srun --output=task-%t.log), and give that too"
 )
-_CUT_OFF = "the log ends before the exception's own line: find that line in the output of the process, and give it too"
+_CUT_OFF = (
+    "the log ends before the exception's own line, which says what it is: find that line in the process's whole output "
+    "(Ray: /tmp/ray/session_latest/logs/worker-*.err on its node), and give it too"
+)
 _HYDRA_ENDED = (
     "Hydra reports that the program ended by an exception, and that one is not in these logs: read the standard error "
     "of the driver to its end; export HYDRA_FULL_ERROR=1 before the next run, so that the traceback is whole"
@@ -94,7 +98,10 @@ def next_steps(
     if judgement.first_error is not None:
         failure = judgement.first_error
         who = f" in {failure.place.speaker}" if str(failure.place.speaker) else ""
-        yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}: {failure.headline}"
+        if failure.kind in (LAST_ERROR, STILL_TRYING):
+            yield f"read the lines above {failure.place.file}:{failure.place.line}{who}"
+        elif failure.kind != HEADLESS:
+            yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}"
         if tells_of_child(failure):
             yield _OF_CHILD
         if failure.kind == STILL_TRYING and failure.more:
@@ -121,6 +128,7 @@ def next_steps(
             if step not in seen:
                 seen.add(step)
                 yield step
+    yield from () if judgement.causes or deaths else _of_consequences(judgement)
     for warned in [s for s in judgement.notes if s.entry.severity == "warning" and not s.survived][:SHOWN]:
         place = warned.first.place
         yield f"possible cause: {warned.entry.title} ({warned.entry.id}); {place.file}:{place.line} warns of it"
@@ -134,6 +142,20 @@ def next_steps(
         )
     for entry in () if deaths else candidates(judgement, library, evidence, says):
         yield f"possible cause: {entry.title} ({entry.id}); {confirmation(entry)}"
+
+
+def _of_consequences(judgement: Judgement) -> Iterator[str]:
+    """What usually is behind the first consequence, and what is done against it; where an exception without an entry
+    begins the failure, that one says more."""
+    if judgement.first_error is not None or not judgement.fallout:
+        return
+    entry = judgement.fallout[0].entry
+    yield f'possible cause, as "{entry.title}" usually has it: {entry.cause}'
+    yield from (f"to try: {step}" for step in _filled_steps(judgement.fallout[0]))
+
+
+def _filled_steps(sighting: Sighting) -> list[str]:
+    return [_filled(step, sighting, "") for step in sighting.entry.fix[:_FIXES]]
 
 
 def _repeats(sighting: Sighting, failure: Failure | None) -> bool:
@@ -231,11 +253,15 @@ def reading(failure: Failure, library: Library) -> Iterator[str]:
     """Steps in the order in which they are worth trying; without a traceback, where it may be."""
     if said := specifics(failure):
         yield said
-    raised = next((frame for frame in reversed(failure.frames) if not is_go_between(frame)), "")
+    frames = [frame for frame in reversed(failure.frames) if not is_go_between(frame)]
+    raised = next((frame for frame in frames if not is_standard(frame)), next(iter(frames), ""))
     own = next((frame for frame in reversed(failure.frames) if is_own_code(frame)), "")
     is_of_package = any(map(package_of, failure.frames))
     verb = "passed on" if failure.is_carried else "raised"
-    if raised and own == raised:
+    if raised and failure.ends_open:
+        called = f"; your code called it at {own}" if own and own != raised else ""
+        yield f"the last frame that the log shows is {raised}{called}; it need not be the one that raised the exception"
+    elif raised and own == raised:
         yield f"it was {verb} in code that is not installed as a package: {own}"
     elif raised:
         package = f" by {of}" if (of := next(filter(None, map(package_of, reversed(failure.frames))), "")) else ""
@@ -262,5 +288,5 @@ def reading(failure: Failure, library: Library) -> Iterator[str]:
 def search_words(failure: Failure) -> str:
     """The message without what differs from run to run."""
     kind = failure.kind.rpartition(".")[2]
-    words = re.sub(r"0x[0-9a-f]+|\b\d[\d.]*\b|/[^\s:]{2,}|[\[{].{40,}", " ", failure.message)
+    words = re.sub(r"0x[0-9a-f]+|\b\d[\d.]*\b|'?/[^\s:]{2,}|[\[{](?!Errno).{40,}", " ", failure.message)
     return f'"{" ".join(f"{kind} {words}".split()[:12])}"'

@@ -123,8 +123,8 @@ def _who_asks_whom(frames: Sequence[str], owner: str) -> str:
             f"{_show(inner, of_folder)}."
         )
     return (
-        f"{asks_there}; {_find(owner)}if that is {inner} too, the part of it that provides the name did not run with "
-        f"these settings, or its files are of two releases: {_show(inner)}."
+        f"{asks_there}; {_find(owner)}it is of {inner} itself or of a package that {inner} calls, and one of them has "
+        f"another release than this call was written for: {_show(inner)}."
     )
 
 

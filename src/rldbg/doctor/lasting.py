@@ -56,14 +56,16 @@ def _is_followed(sighting: Sighting, seen: Mapping[str, Sighting], evidence: Log
     )
 
 
-def first_time(sighting: Sighting) -> str:
-    """Which metrics are not finite from which step on, as the first line of a trouble that stays says it."""
+def first_time(sighting: Sighting, *, stayed: bool = True) -> str:
+    """Which metrics are not finite from which step on, as the first line of a trouble says it; where it did not stay,
+    in which step."""
     hit = sighting.first
     found = {match["name"].strip(): match["value"] for match in _METRIC.finditer(hit.text)}
     if not (sighting.entry.stays and found):
         return ""
     names = list(found)[:_NAMED]
     step = _STEP.search(hit.text)
-    since = f"from {step['name'].lower()} {step['at']} on" if step else "from this line on"
-    verb = "is" if len(names) == 1 else "are"
+    at = f"{step['name'].lower()} {step['at']}" if step else "this line"
+    since = f"from {at} on" if stayed else f"in {at}"
+    verb = ("is" if len(names) == 1 else "are") if stayed else ("was" if len(names) == 1 else "were")
     return f"{', '.join(names)} {verb} {found[names[0]]} {since} ({hit.place.file}:{hit.place.line})"

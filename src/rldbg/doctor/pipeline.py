@@ -103,6 +103,12 @@ def diagnose(
     )
 
 
+def _outlived(judgement: Judgement, cause_of: Callable[[Sighting], Cause]) -> str:
+    """The title of a failure that was outlived; of a look-alike that is harmless only where nothing else was."""
+    errors = [note for note in judgement.notes if note.entry.severity == "error"]
+    return next((cause_of(note).title for note in sorted(errors, key=lambda n: n.entry.role is Role.BENIGN)), "")
+
+
 def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource]) -> None:
     """Lines that only count together: a phase and the wait that it outlasted, the requests to an engine in their
     order."""
@@ -167,7 +173,7 @@ def conclude(
         probes=tuple(probes),
         notes=tuple(cause_of(sighting) for sighting in (*judgement.notes, *judgement.bystanders)),
         findings=(*findings, *([_earlier_runs(earlier, library)] if earlier else [])),
-        outlived=next((cause_of(note).title for note in judgement.notes if note.entry.severity == "error"), ""),
+        outlived=_outlived(judgement, cause_of),
         earlier_runs=len(earlier),
         flights=tuple(flights),
         read_files=len(evidence.ends),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rldbg.doctor.bystanders import bystanders_of, late_ones, says_itself, stands_alone, tells_of_others
+from rldbg.doctor.endings import is_of_an_item
 from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import PROGRAM_ENDED, EndlessWait, Failure, Hit, LogEvidence, LogPlace
 from rldbg.doctor.expressions import Expression
@@ -118,9 +119,15 @@ def _ending(evidence: LogEvidence, notes: Sequence[Sighting]) -> Failure | None:
             and not came_after_end(evidence, ending.place)
             and (evidence.read_only_aside or not ending.place.is_aside)
             and not has_survived(evidence, ending)
+            and not (is_of_an_item(ending.message) and not ending.is_crash and _has_counted(evidence, ending.place))
         ),
         None,
     )
+
+
+def _has_counted(evidence: LogEvidence, place: LogPlace) -> bool:
+    """Whether training counts steps anywhere in a log."""
+    return went_on_after(evidence, replace(place, offset=-1))
 
 
 def _is_harmless(sighting: Sighting, evidence: LogEvidence) -> bool:

@@ -34,6 +34,8 @@ RAY_TASK = re.compile(r"ray::(?P<name>\S+?)\(\) ?\(pid=(?P<pid>\d+)(?:, ip=(?P<n
 MAX_LINES = 160
 LONGEST_LINES = 2000
 """Of a traceback that has not ended after the usual number of lines: those of deep models go on for hundreds."""
+_RAY_SAYS = re.compile(r"RayTaskError\((?P<type>[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout))\)")
+"""Of which type the exception is that the traceback under this line ends with."""
 _INNER_BREAK = re.compile(r"(?:\\{1,4}n|\n)(?:['\"], ['\"])?")
 """How a line break looks in a traceback that was quoted, or wrapped in JSON, on one line."""
 _RAISED = re.compile(r"raise (?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\b(?P<arguments>.*)")
@@ -90,9 +92,12 @@ def traceback_at(window: LogWindow, place: LogPlace) -> Failure | None:
             break
     if frames:
         kind, message = _shown_last(lines)
+        if kind == HEADLESS and (says := _RAY_SAYS.search(window.line.text)):
+            kind = says["type"]
         own = [number for number, line in enumerate(lines) if frame_in(line.text) or is_frame_part(line.text)]
         end = _extent(window, own[-1])[1]
-        return Failure(kind, message, place, tuple(frames), lines=len(lines), chained=_is_chained(window), end=end)
+        chained = _is_chained(window)
+        return Failure(kind, message, place, tuple(frames), lines=len(lines), chained=chained, end=end, ends_open=True)
     return _garbled(lines, place)
 
 
@@ -201,13 +206,15 @@ def cut_traceback(window: LogWindow, place: LogPlace) -> Failure | None:
     """The frames with which an excerpt ends that has neither the head of its traceback nor its exception."""
     lines: list[Line] = []
     for line in (window.line, *window.above(MAX_LINES // 2)):
+        if not same_voice(line, window.line):
+            continue  # another process wrote between the lines
         if TRACEBACK in line.text:
             return None
         if not (frame_in(line.text) or is_frame_part(line.text)):
             break
         lines.insert(0, line)
     frames = tuple(as_frame(frame) for line in lines if (frame := frame_in(line.text)))
-    return Failure(*_shown_last(lines), place, frames, lines=len(lines)) if frames else None
+    return Failure(*_shown_last(lines), place, frames, lines=len(lines), ends_open=True) if frames else None
 
 
 def is_frame_part(text: str) -> bool:
