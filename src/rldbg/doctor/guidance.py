@@ -41,6 +41,8 @@ _TRANSPORT = (
     "NCCL_DEBUG=INFO shows over what they talk (P2P, SHM, NET); try NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 and "
     "NCCL_IB_DISABLE=1 with one all_reduce alone"
 )
+_USUAL = re.compile(r"(?i)\busual reasons?\b")
+"""Without these words the text of a symptom says what it is, and not where it comes from."""
 _FIXES = 2
 _SILENT_S = 120.0
 _SAID_SHOWN = 160
@@ -147,10 +149,11 @@ def next_steps(
 def _of_consequences(judgement: Judgement) -> Iterator[str]:
     """What usually is behind the first consequence, and what is done against it; where an exception without an entry
     begins the failure, that one says more."""
-    if judgement.first_error is not None or not judgement.fallout:
+    if judgement.first_error is not None or not judgement.fallout or asks_nccl(judgement.fallout[0].entry):
         return
     entry = judgement.fallout[0].entry
-    yield f'possible cause, as "{entry.title}" usually has it: {entry.cause}'
+    if _USUAL.search(entry.cause):
+        yield f'possible cause of "{entry.title}": {entry.cause}'
     yield from (f"to try: {step}" for step in _filled_steps(judgement.fallout[0]))
 
 

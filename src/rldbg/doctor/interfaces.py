@@ -122,8 +122,13 @@ def _who_asks_whom(frames: Sequence[str], owner: str) -> str:
             f"{asks_there}; the file is its code for {of_folder}, whose {owner or 'function'} it is then; compare: "
             f"{_show(inner, of_folder)}."
         )
+    if owner:
+        return (
+            f"{asks_there}; {_find(owner)}if that is {inner} too, what sets {owner}'s attribute did not run with these "
+            f"settings, or the files of {inner} are of two releases: {_show(inner)}."
+        )
     return (
-        f"{asks_there}; {_find(owner)}it is of {inner} itself or of a package that {inner} calls, and one of them has "
+        f"{asks_there}; it is a function of {inner} itself or of a package that {inner} calls, and one of them has "
         f"another release than this call was written for: {_show(inner)}."
     )
 

@@ -69,7 +69,7 @@ def test_a_temporary_file_of_something_else_is_not(tmp_path, index):
 def test_a_consequence_is_printed_with_what_usually_causes_it(tmp_path, index):
     found = _diagnosis(tmp_path, index, "core_worker.cc:1: Failed to register worker 01ff to Raylet. IOError: x")
     assert found.verdict == "unknown"
-    assert any(step.startswith("possible cause, as") for step in found.next)
+    assert any(step.startswith("possible cause of") for step in found.next)
     assert any("num_cpus=$SLURM_CPUS_PER_TASK" in step for step in found.next)
 
 
