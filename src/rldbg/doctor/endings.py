@@ -7,7 +7,15 @@ import re
 from collections.abc import Sequence
 
 from rldbg.doctor.cleaning import Line
-from rldbg.doctor.standing import is_fatal_letter, is_information, is_setting, is_warning, level_of
+from rldbg.doctor.standing import (
+    is_fatal_letter,
+    is_information,
+    is_setting,
+    is_tried_again,
+    is_warning,
+    level_of,
+    says_gone_on,
+)
 
 _OF_SHELLS = (
     r"(?:\S+: line \d+: |\S+: \d+: |-?(?:\S*/)?(?:ba|da|z|k|c|tc)?sh: ).{0,200}(?:command not found|not found|"
@@ -114,6 +122,8 @@ they replace, so that it counts only as the very last thing."""
 _OF_AN_ITEM = re.compile(
     r"(?i)\b(?:sandbox|execution|tool|reward|judge|request|sample|episode|trajectory|rollout|prompt|task)\w*\b"
 )
+_NOTICE = re.compile(r"(?i)\w*Warning: |deprecat|\b(?:option|argument|parameter|feature|flag|backend)\b")
+"""What is said of the program's code, not of a part that ran."""
 _IS_BACK = re.compile(
     r"(?i)\b(?:re-?(?:connect|creat|start|plac|sum|try|tri|spawn|queue|assign)(?:e|ed|ing|ion|s)?|recover(?:ed|y|ing)|"
     r"succeeded|healthy again|skipp(?:ed|ing)|new (?:sandbox|worker|engine|replica))\b"
@@ -148,6 +158,8 @@ def is_gone(lines: Sequence[Line], number: int) -> bool:
     back, or that the program does without it."""
     text = lines[number].text
     if _GONE.match(text) is None or level_of(text) in _QUIET or _NO_END.match(text):
+        return False
+    if _NOTICE.search(text) or says_gone_on(text) or is_tried_again(text):
         return False
     return not any(_IS_BACK.search(line.text) for line in lines[number:])
 

@@ -63,6 +63,7 @@ def _used(source: LogSource, death: LogPlace) -> list[tuple[int, int, str]]:
     for number, raw in enumerate(rows_of(source)[: death.line - 1], 1):
         if death.line - number <= _ROWS_ABOVE:
             line = clean(raw)
-            engines.setdefault(line.speaker.pid, _Engine()).take(line.text, number, offset)
+            end = offset + len(raw)  # that the server wrote the line down is no sign of life after it
+            engines.setdefault(line.speaker.pid, _Engine()).take(line.text, number, end)
         offset += len(raw) + 1
     return [engine.used_at for engine in engines.values() if engine.used_at]

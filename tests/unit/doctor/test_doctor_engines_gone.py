@@ -19,6 +19,9 @@ HEALTHY = (
     "worker 4 is dead\nworker 4 was restarted",
     "sandbox sb-1 not found or expired\nnew sandbox sb-2 is ready",
     "INFO old checkpoint is no longer available",
+    "/x/frob.py:3: UserWarning: frob.old is no longer available\n  frob.old()",
+    "the flag --old is no longer available",
+    "worker 3 is dead, continuing without it",
     "replica 3 is dead\nstep: 11 loss: 0.2\nstep: 12 loss: 0.2\nstep: 13 loss: 0.1",
     "Training Progress: 100%|##########| 5/5 [10:00<00:00]\nthe judge endpoint is no longer available",
 )
