@@ -23,6 +23,7 @@ _TOOK = re.compile(
     r"\b(?:after|took|takes|in|elapsed|duration|time|cost|for|spent)\W{1,4}"
     r"(?P<number>\d{1,9}(?:\.\d{1,9})?) ?(?P<unit>ms|milliseconds|s|secs?|seconds|min|mins|minutes|h|hours)\b"
 )
+_MAY_SAY = re.compile(rb"(?:after|took|takes|in|elapsed|duration|time|cost|for|spent)\W{1,4}\d")
 _OF_PHASE = re.compile(
     r"(?i)off-?load|on-?load|to_cpu|to_gpu|to_device|checkpoint|ckpt|\bsav(?:e|ed|ing)|load|compil|data ?set|"
     r"data ?load|refit|sync|capture|prepar|tokeni[sz]|download|upload|convert|warm-?up|gather"
@@ -48,10 +49,10 @@ def long_phases(evidence: LogEvidence, sources: Sequence[LogSource]) -> Iterator
     waits = [hit for hit in evidence.hits if hit.entry in _COLLECTIVE]
     if not waits:
         return
-    rows = {source.name: list(_rows(source)) for source in sources}
-    limits = [(hit, limit) for hit in waits if (limit := _limit_of(hit, rows.get(hit.place.file, [])))]
+    raw = {source.name: rows_of(source) for source in sources}
+    limits = [(hit, limit) for hit in waits if (limit := _limit_of(hit, raw.get(hit.place.file, [])))]
     for hit, limit in limits[:1]:
-        for file, own in rows.items():
+        for file, own in ((file, list(_rows(lines))) for file, lines in raw.items()):
             before = [row for row in own if file != hit.place.file or row.line < hit.place.line]
             told = [(seconds, row, said) for row in before for seconds, said in [_took(row.text)] if seconds > limit]
             if told:
@@ -60,10 +61,10 @@ def long_phases(evidence: LogEvidence, sources: Sequence[LogSource]) -> Iterator
                 yield Hit(ENTRY, place, f"{said}; the collective gave up after {limit:g} s", said)
 
 
-def _limit_of(hit: Hit, rows: Sequence[_Row]) -> float | None:
+def _limit_of(hit: Hit, rows: Sequence[bytes]) -> float | None:
     """After how many seconds a collective gave up: its own line says it, or one right below."""
-    below = [row.text for row in rows if 0 <= row.line - hit.place.line <= _LINES_BELOW]
-    stated = (stated_wait_s(text) for text in below)
+    below = rows[hit.place.line - 1 : hit.place.line + _LINES_BELOW]
+    stated = (stated_wait_s(clean(row).text) for row in below)
     return hit.timeout_s or next((seconds for seconds in stated if seconds), None)
 
 
@@ -76,9 +77,11 @@ def _took(text: str) -> tuple[float, str]:
     return 0.0, ""
 
 
-def _rows(source: LogSource) -> Iterator[_Row]:
+def _rows(lines: Sequence[bytes]) -> Iterator[_Row]:
+    """Those lines that may say how long something took: only they are cleaned."""
     offset = 0
-    for number, raw in enumerate(rows_of(source), 1):
-        line = clean(raw)
-        yield _Row(number, offset, line.text, line.speaker)
+    for number, raw in enumerate(lines, 1):
+        if _MAY_SAY.search(raw[:_LONGEST]):
+            line = clean(raw)
+            yield _Row(number, offset, line.text, line.speaker)
         offset += len(raw) + 1

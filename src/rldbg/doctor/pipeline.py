@@ -142,7 +142,7 @@ def conclude(
         if told := told_above(sighting, judgement, evidence, sources):
             cause = replace(cause, detail=f"{(cause.detail or cause.words).rstrip('.')}; {told}")
         if names_library(sighting.entry) and (lib := crashed_library(sighting.hits, sources)):
-            return replace(cause, detail=f"its native stack names {lib} first")
+            return replace(cause, detail=f"its stack names {lib} first")
         if says is not None and asks_nccl(sighting.entry) and not cause.detail:
             return replace(cause, detail=f"NCCL itself says: {says.text}")
         return cause

@@ -53,6 +53,7 @@ def test_a_part_that_came_back_or_is_not_needed_is_no_failure(tmp_path, index, t
         ('  File "<unknown>", line 0, in ncclSendProxy', "NCCL (ncclSendProxy)"),
         ("#4 0x00007f in pncclSend () from /usr/lib/x86_64-linux-gnu/libnccl.so.2", "libnccl.so (pncclSend)"),
         ("/opt/hook/libhook.so(+0x1f3a) [0x7f12]", "libhook.so"),
+        ('  File "/x/site-packages/frob_ep/buffer.py", line 6 in dispatch', "frob_ep (dispatch)"),
     ],
 )
 def test_the_first_library_of_a_native_stack_is_named(tmp_path, index, frame, blamed):
