@@ -10,11 +10,13 @@ from dataclasses import replace
 
 from rldbg.doctor.cleaning import clean
 from rldbg.doctor.evidence import Hit, LogEvidence, LogPlace
+from rldbg.doctor.library import Library
 from rldbg.doctor.mentions import rows_of
 from rldbg.doctor.sources import LogSource
 
 ENTRY = "engine-used-while-asleep"
-_DEATHS = ("process-segfault", "vllm-engine-dead", "illegal-memory-access", "sglang-scheduler-exception")
+_OF_CONNECTIONS = "network"
+"""The category of what is also printed while a server starts."""
 _SLEEP = re.compile(r"POST /(?:sleep|release_memory_occupation)\b")
 _WAKE = re.compile(r"POST /(?:wake_up|resume_memory_occupation)\b|seconds to wake up|[Ww]aking up")
 _WEIGHTS = re.compile(r"POST /(?:start_weight_update|update_weights?\w*|load_weights|update_named_param)\b")
@@ -45,10 +47,12 @@ def _is_use(text: str) -> bool:
     return bool(_WEIGHTS.search(text)) or (bool(_GENERATE.search(text)) and not _ANSWERED.search(text))
 
 
-def uses_while_asleep(evidence: LogEvidence, sources: Sequence[LogSource]) -> Iterator[Hit]:
-    """The last request to an engine that slept, above the line that reports its death."""
+def uses_while_asleep(evidence: LogEvidence, sources: Sequence[LogSource], library: Library) -> Iterator[Hit]:
+    """The last request to an engine that slept, above the first line that can report its death."""
+    effects = (library.entries[name] for name in library.direct_effects.get(ENTRY, ()))
+    reports = {entry.id for entry in effects if entry.category != _OF_CONNECTIONS}
     for source in sources:
-        deaths = [hit.place for hit in evidence.hits if hit.entry in _DEATHS and hit.place.file == source.name]
+        deaths = [hit.place for hit in evidence.hits if hit.entry in reports and hit.place.file == source.name]
         if not deaths:
             continue
         death = min(deaths, key=lambda place: place.line)

@@ -83,7 +83,7 @@ def diagnose(
     evidence = scanner.read_all(found.sources)
     if ended_by_user:
         evidence = replace(evidence, hits=[hit for hit in evidence.hits if hit.entry != _LAUNCHER_WAS_ENDED])
-    _add_what_led_to_it(evidence, found.sources)
+    _add_what_led_to_it(evidence, found.sources, index.library)
     evidence, handled = without_handled(evidence, [source.path for source in found.sources if source.path])
     extra: list[Finding] = [*found.findings, *evidence.findings, *handled]
     flights = [read_dumps(folder) for folder in found.dump_folders]
@@ -109,10 +109,11 @@ def _outlived(judgement: Judgement, cause_of: Callable[[Sighting], Cause]) -> st
     return next((cause_of(note).title for note in sorted(errors, key=lambda n: n.entry.role is Role.BENIGN)), "")
 
 
-def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource]) -> None:
+def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource], library: Library) -> None:
     """Lines that only count together: a phase and the wait that it outlasted, the requests to an engine in their
     order."""
-    for hit in [*long_phases(evidence, sources), *uses_while_asleep(evidence, sources)]:
+    led = [*long_phases(evidence, sources), *uses_while_asleep(evidence, sources, library)]
+    for hit in (each for each in led if each.entry in library.entries):  # a folder of entries may replace all
         evidence.hits.append(hit)
         evidence.counts[hit.entry] = evidence.counts.get(hit.entry, 0) + 1
 
