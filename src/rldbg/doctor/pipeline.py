@@ -36,8 +36,8 @@ from rldbg.doctor.survival import holds
 from rldbg.doctor.told_before import told_before
 
 _MENTION_SHOWN = 240
-_LAUNCHER_WAS_ENDED = "launcher-was-ended"
-"""What a launcher reports that was sent a signal."""
+_ENDED_BY_SIGNAL = ("launcher-was-ended", "driver-was-ended")
+"""What a launcher, or a driver of Ray, reports that was sent a signal."""
 _NOT_A_FAILURE = (None, 0, ExitCode.INTERRUPTED)
 _SILENT_FAILURE = (
     "the command ended with exit code {exit_code} and these logs contain no error: read the end of its output; "
@@ -71,7 +71,8 @@ def diagnose(
     An `index` made once serves any number of calls. `probes` are looks at the machine the logs come from,
     `environment` the variables of the job; both only raise or lower confidence, they never name a cause by themselves.
     With an `exit_code` that says failure the logs are never healthy, whatever is in them. These two are read from the
-    run folder where they are not given. `ended_by_user`: who sent the signal that the launcher reports is no question.
+    run folder where they are not given. `ended_by_user`: who sent the signal that a launcher or a driver reports is no
+    question.
     `facts` are what a caller has read in the run folder already.
     """
     facts = facts or job_facts(paths)
@@ -82,7 +83,7 @@ def diagnose(
     scanner = Scanner(index, on_bytes=on_bytes, on_hit=on_hit)
     evidence = scanner.read_all(found.sources)
     if ended_by_user:
-        evidence = replace(evidence, hits=[hit for hit in evidence.hits if hit.entry != _LAUNCHER_WAS_ENDED])
+        evidence = replace(evidence, hits=[hit for hit in evidence.hits if hit.entry not in _ENDED_BY_SIGNAL])
     _add_what_led_to_it(evidence, found.sources, index.library)
     evidence, handled = without_handled(evidence, [source.path for source in found.sources if source.path])
     extra: list[Finding] = [*found.findings, *evidence.findings, *handled]
