@@ -370,6 +370,38 @@ def idle_server():
     asyncio.run(main())
 
 
+class RewardWorkers:
+    def __init__(self):
+        self.to_reward = queue.Queue()
+        for number in range(2):
+            threading.Thread(target=self.take_rewarded, name=f"reward-{number}", daemon=True).start()
+
+    def take_rewarded(self):
+        while True:
+            text, answer = self.to_reward.get()
+            answer.put(len(text))
+
+    def reward_of(self, text):
+        answer = queue.Queue()
+        self.to_reward.put((text, answer))
+        return answer.get()
+
+
+class RewardHandler(http.server.BaseHTTPRequestHandler):
+    workers = None
+
+    def do_POST(self):
+        self.workers.reward_of("what a request brings")
+
+
+def idle_workers():
+    """Healthy: each request brings the queue for its answer; those who take them put nothing into their own one."""
+    RewardHandler.workers = RewardWorkers()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), RewardHandler)
+    ready()
+    server.serve_forever()
+
+
 def grade(tasks, results):
     while True:
         results.put(len(tasks.get()))

@@ -71,6 +71,11 @@ WORDS = {
     ],
     "handed_method": ["queue `batches` (queue.Queue, empty)"],
     "idle_server": ["no process waits for another", "task work waits for requests"],
+    "idle_workers": [
+        "no process waits for another",
+        "is a server that waits for requests",
+        "waits for requests (for an",
+    ],
     "idle_pipeline": ["no process waits for another", "thread hand_on", "waits for requests (for an item of queue"],
     "given_to_an_object": ["only run (line", "a thread (started in line", "has ended"],
     "never_notified": ["`self.not_empty`", "is seen that would notify it, and no line of its file does so"],
@@ -108,6 +113,7 @@ WORDS = {
 NOT_SAID = {
     "own_threads": "rldbg-write",
     "idle_server": "would put",
+    "idle_workers": "would put",
     "idle_pipeline": "should put",
     "cancelled_holders": "deadlock",
     "has_put_already": "put-once should",

@@ -70,8 +70,31 @@ def _call_tools(over):
         _back_off()
 
 
+def _play(over):
+    """The rounds are those of a caller, in an expression."""
+    sum(_step() for _ in iter(over.is_set, True))
+
+
+def _step():
+    reward = 1
+    _back_off()
+    del reward
+    return 1
+
+
+def _wait_for(over):
+    while not over.is_set():
+        _step()
+
+
 @pytest.mark.parametrize(
-    ("work", "polls", "counted"), [(_ask_again, "until `over.is_set()`", False), (_call_tools, "", True)]
+    ("work", "polls", "counted"),
+    [
+        (_ask_again, "until `over.is_set()`", False),
+        (_call_tools, "", True),
+        (_play, "", True),
+        (_wait_for, "", False),
+    ],
 )
 def test_a_function_that_only_sleeps_does_so_in_the_loop_of_its_caller(work, polls, counted):
     over = threading.Event()

@@ -28,7 +28,10 @@ def names_of(expression: ast.expr, function: ast.AST, depth: int = 0) -> frozens
         if isinstance(owner, ast.Name) and owner.id == "self":
             # What one of its own methods gives, is known by the name of the method.
             return frozenset({f"{expression.func.attr}()"})
-        return names_of(owner, function, depth + 1) if expression.func.attr in _TAKING_OUT else frozenset()
+        # `box = boxes.get(key)` is one of the boxes; what a queue gives is no queue.
+        is_item = expression.func.attr == "get" and not expression.args
+        is_taken = expression.func.attr in _TAKING_OUT and not is_item
+        return names_of(owner, function, depth + 1) if is_taken else frozenset()
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
         passed = expression.args if expression.func.id in _PASSING_ON else []
         return frozenset().union(*(names_of(each, function, depth + 1) for each in passed))

@@ -12,6 +12,9 @@ from .resolving import resolve
 
 # Of a function that only sleeps: how many statements it has, a text above it included, and how many call each other.
 _MOST_STATEMENTS, _MOST_HELPERS = 3, 3
+_ROUNDS = (ast.For, ast.AsyncFor, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_BODIES = (*FUNCTIONS, *_ROUNDS, ast.While)
+_COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _STATEMENTS = frozenset({"execute", "executemany", "executescript", "commit"})
 
 
@@ -49,6 +52,21 @@ def _calls_for_sleep(looking: Looking) -> Frame | None:
     return looking.place
 
 
+def _is_counted(looking: Looking) -> bool:
+    """Whether the innermost loop that the sleep is in, maybe in a function that called this one, comes to its end."""
+    for frame in (each for each in looking.frames[looking.user or 0 :] if is_users(each.file)):
+        name = frame.function.rpartition(".")[2]
+        within = [
+            node for node in looking.sources.on_line(frame) if isinstance(node, (*FUNCTIONS, *_ROUNDS, ast.While))
+        ]
+        innermost = within[-1] if within else None
+        if name in _COMPREHENSIONS or isinstance(innermost, _ROUNDS):
+            return True
+        if isinstance(innermost, ast.While):
+            return False
+    return False
+
+
 def kernel_wait(looking: Looking) -> Wait | None:
     facts, place = looking.kernel, looking.place
     call, file = str(facts.get("call") or ""), facts.get("file") or {}
@@ -59,8 +77,8 @@ def kernel_wait(looking: Looking) -> Wait | None:
         polls = looking.sources.polled(place) if place is not None else ""
         wait = {"kind": "sleep", "polls": polls, "inside": "sleep" not in methods, "database": _uses_database(looking)}
         absence = awaited_absence(place, looking.sources) if place is not None else ""
-        given_s, loops = _delay(looking), looking.sources.loops_around(place) if place is not None else []
-        wait["counted"] = bool(loops) and isinstance(loops[-1], ast.For)
+        given_s = _delay(looking)
+        wait["counted"] = _is_counted(looking)
         if place is not looking.place:
             wait["named_in"] = place
         return wait | {"delay_s": facts.get("left_s") if given_s is None else given_s, "absence_of": absence}
