@@ -48,7 +48,7 @@ def _until_said(words, look):
 SLOW = ["rank 0 waits at", "(slow_rank) for all_reduce", "rank 1 never entered it, but sleeps", "(load_checkpoint)"]
 BEGUN = ["rank 0 waits at", "for irecv from rank 1; rank 1 does not send it", "for broadcast from rank 0", "(deadlock)"]
 SKIPPED = [
-    "rank 0 never entered it (it has passed it by: `tokens > 0` (wait_scenes.py:",
+    "rank 0 never entered it (it skipped it: `tokens > 0` (wait_scenes.py:",
     "; now tokens = 0) did not hold",
 ]
 ROOTS = ["for broadcast; the ranks in it disagree on its root: rank 0 from rank 0, rank 1 from rank 1"]

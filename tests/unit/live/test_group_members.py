@@ -194,7 +194,7 @@ def test_a_rank_that_torchrun_has_seen_end_is_told_with_how_it_may_have_come_to_
     waits["threads"][0]["route"] = [_step("<module>", 55), _step("save", 42, ["self.is_saving()"]), _step("layout", 32)]
     (found,) = explain([waits])
     assert (
-        "rank 1 has not joined it (it may have passed it by: `self.is_saving()` (job.py:41) did not hold), but has "
+        "rank 1 has not joined it (it may have skipped it: `self.is_saving()` (job.py:41) did not hold), but has "
         "ended with exit code 0"
     ) in found.verdict
     assert found.kind == "ended"

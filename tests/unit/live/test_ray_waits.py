@@ -307,7 +307,7 @@ def test_a_call_that_would_end_the_waits_of_its_actor_and_has_no_place_in_it_is_
     rollout["threads"][0]["calls"] = ["put_sample"]
     (found,) = explain([rollout, box], ray=_view([_actor("box", 2), _actor("rollout", 1)], tasks))
     assert found.kind == "deadlock"
-    assert "max_concurrency allows: put_sample is queued, and waits" in found.verdict
+    assert "(max_concurrency) while put_sample is queued, and waits" in found.verdict
     assert found.verdict.endswith(
         "rollout has called put_sample, which would set it and is queued, so they wait for each other (deadlock)"
     )
@@ -734,10 +734,8 @@ def test_an_actor_that_runs_as_many_calls_as_it_can_is_told(calls):
     engine = _async_worker("engine", 2, *["generate"] * calls, wait=waits)
     caller = _worker("caller", 1, "call", WAITING | {"tasks": ["Engine.load"]})
     said = _verdicts([caller, engine], _view([_actor("engine", 2)], [_task("call", "RUNNING", 1), queued, *generating]))
-    number = "the 4 calls" if calls == 4 else "the call"
-    assert (
-        f"is one of {number} that its actor runs, as many as max_concurrency allows: load is queued, and waits" in said
-    )
+    slot = "one of the 4 slots" if calls == 4 else "the only slot"
+    assert f"has {slot} of its actor (max_concurrency) while load is queued, and waits" in said
     assert "should run load" not in said
     assert "resume cannot be called either: its actor runs as many calls as it can" in said
 

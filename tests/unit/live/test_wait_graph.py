@@ -459,7 +459,7 @@ def test_a_free_connection_is_kept_by_a_request_or_by_a_response_that_is_open():
     (found,) = explain([_process(1, waits)])
     assert (
         found.kind == "never_released"
-        and "responses that were not read to their end or closed keep them" in found.verdict
+        and "responses that were neither read to their end nor closed hold them" in found.verdict
     )
     asks = _thread("judge", {"kind": "socket", "file": {"peer": "10.0.0.1:80", "local": "10.0.0.2:9"}})
     (found,) = explain([_process(1, waits, asks)])
@@ -1086,7 +1086,7 @@ def test_a_rank_that_sleeps_in_each_round_of_a_counted_loop_is_at_work():
     reduces = {"kind": "collective", "op": "all_reduce"}
     waits = _process(1, _thread("MainThread", reduces, main=True), rank=0, world_size=2)
     for sleep, severity, words in (
-        ({"counted": True, "delay_s": 0.4}, "info", "rank 1 has not entered it yet, but sleeps"),
+        ({"counted": True, "delay_s": 0.4}, "info", "rank 1 has not yet entered it, but sleeps"),
         ({"counted": True, "delay_s": 3600.0}, "error", "rank 1 never entered it, but sleeps"),
         ({"counted": False, "delay_s": 0.4}, "error", "rank 1 never entered it, but sleeps"),
     ):
@@ -1106,7 +1106,7 @@ def test_two_jobs_of_a_host_are_told_apart():
     (found,) = explain(ranks)
     assert (
         found.to_finding().severity == "info"
-        and "has not entered it yet, but is computing at save.py:9" in found.verdict
+        and "has not yet entered it, but is computing at save.py:9" in found.verdict
     )
 
 

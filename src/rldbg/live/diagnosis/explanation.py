@@ -136,7 +136,7 @@ def _with_reasons(found: HangDiagnosis, graph: WaitGraph) -> HangDiagnosis:
     if found_in and len(found.ranks) == 1 and reasons:
         found = replace(found, verdict=f"{verdict}; {reasons.pop(0)}")
     if found.kind == "absent" and _all_compute(found.ranks, graph):
-        verdict = found.verdict.replace(" never entered ", " has not entered yet ", 1)
+        verdict = found.verdict.replace(" never entered ", " has not yet entered ", 1)
         found = replace(found, verdict=verdict, kind="computing", fix=(SLOW,))
     ring = [node for node in graph.nodes.values() if node.rank in found.ranks and node.kind == "collective"]
     uneven, count = uneven_rounds(ring) if found.kind == "cycle" else ("", "")
@@ -160,7 +160,7 @@ def _passed(found: HangDiagnosis, graph: WaitGraph) -> str:
             if branch := other_branch_of(node.route, other.route):
                 return f"; rank {other.rank} is in the other branch of {branch}"
             if how := passed_by(node.route, other.route, waits=other.kind == "collective"):
-                return f"; rank {other.rank} has passed by the {node.wait.get('op')} of rank {node.rank}: {how}"
+                return f"; rank {other.rank} skipped the {node.wait.get('op')} of rank {node.rank}: {how}"
     return ""
 
 

@@ -162,7 +162,7 @@ def _skipped(waiting: Mapping[int, Node]) -> Iterator[str]:
             if makes and (branch := other_branch_of(node.route, far.route)):
                 yield f"; rank {other} is in the other branch of {branch}"
             elif makes and (how := passed_by(node.route, far.route, waits=True)):
-                yield f"; rank {other} has passed by the {node.wait.get('call')} of rank {rank}: {how}"
+                yield f"; rank {other} skipped the {node.wait.get('call')} of rank {rank}: {how}"
 
 
 def _ranks(ranks: Iterable[int]) -> str:

@@ -302,7 +302,7 @@ _REASONS: dict[str, Callable[[_Loss], str]] = dict.fromkeys(DUTIES, _undone_duty
     "stream": _no_peer,
     "message": _unconnected,
     "connection_pool": lambda _: (
-        "no other request is seen in flight: responses that were not read to their end or closed keep them"
+        "no other request is seen in flight: responses that were neither read to their end nor closed hold them"
     ),
     "disk": lambda _: "it sleeps uninterruptibly in the kernel (state D): no signal ends that, not even SIGKILL",
 }

@@ -172,18 +172,18 @@ def _relation(node: Node, other: Node | None) -> str:
     if node.wait.get("op") in _ASYNCHRONOUS:
         return "is not in a collective"
     at_work = other is not None and (other.kind == "computing" or works_slowly(other.wait))
-    return "has not entered it yet" if at_work else "never entered it"
+    return "has not yet entered it" if at_work else "never entered it"
 
 
 def _passing(node: Node, other: Node) -> str:
     """How the other rank has come further without what the node waits in."""
     if other.activity == _ENDED_WELL and (how := ways_past(node.route)):
-        return f" (it may have passed it by: {how})"
+        return f" (it may have skipped it: {how})"
     known = not other.gone and node.wait.get("op") not in NOT_BY_ALL and not node.wait.get("begun")
     if known and (branch := other_branch_of(node.route, other.route)):
         return f" (it is in the other branch of {branch})"
     how = passed_by(node.route, other.route, waits=other.kind in _TOGETHER_KINDS) if known else ""
-    return f" (it has passed it by: {how})" if how else answering_lines(node, other) or _not_called(node, other)
+    return f" (it skipped it: {how})" if how else answering_lines(node, other) or _not_called(node, other)
 
 
 def _answer(node: Node) -> str:

@@ -158,7 +158,7 @@ def _method(task: WaitFacts) -> str:
 
 
 def queued_text(method: str) -> str:
-    return f": {method} is queued"
+    return f" while {method} is queued"
 
 
 def _state(node: Node) -> str:

@@ -203,8 +203,8 @@ class _Joining:
             # A thread of its own runs code of the user: it may be the event loop's, which is blocked then.
             return f"keeps its actor from {method}"
         self._view.full.add(target.id[:2])
-        calls = f"the {len(others)} calls" if len(others) > 1 else "the call"
-        return f"is one of {calls} that its actor runs, as many as max_concurrency allows{queued_text(method)}"
+        slots = f"one of the {len(others)} slots" if len(others) > 1 else "the only slot"
+        return f"has {slots} of its actor (max_concurrency){queued_text(method)}"
 
     def _without_arguments(self, task: WaitFacts) -> Node:
         """A task whose arguments are made by others."""

@@ -300,7 +300,7 @@ def clause(node: Node) -> str:
 
 def _waits_for_itself(relation: str) -> str:
     if relation.startswith("belongs to the pool"):
-        return "all threads of the pool that should complete it wait for work of the same pool, as this one (deadlock)"
+        return "it is work for the pool of this thread, and all threads of that pool wait for such work (deadlock)"
     part, begins, why = relation.partition(" (")
     return (
         f"it holds that itself{begins}{why} (deadlock)"
