@@ -40,7 +40,7 @@ WORDS = {
         "because of that thread prefetch waits at",
         "for room in queue `self.slots['ready']`",
     ],
-    "polled_server": ["polls (a loop while `await ask()", "waits for requests (for data"],
+    "polled_server": ["polls (a loop while `await ask()"],
     "entered_condition": [
         "for lock `self.idle`; thread rollout holds it (taken in",
         "for lock `Monitor._lock`; thread reporter holds it",
