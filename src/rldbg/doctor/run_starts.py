@@ -8,6 +8,7 @@ from pathlib import PurePath
 from rldbg.doctor.cleaning import Line, Speaker, clean
 from rldbg.doctor.clock import Stamp
 from rldbg.doctor.evidence import RunStart
+from rldbg.doctor.exception_lines import TRACEBACK
 from rldbg.doctor.failures import skeleton
 from rldbg.doctor.log_places import LogPlaces
 from rldbg.doctor.progress import counts_in
@@ -95,7 +96,9 @@ class RunStarts:
         """Whether the first lines of the log come again; if they are alike, or count, they are of a loop."""
         first = [_header_of(clean(raw).text) for raw in self._opening]
         again = [_header_of(line.text) for line in (window.line, *window.below(_OPENING_LINES - 1))]
-        is_same = again == first and len(set(first)) == _OPENING_LINES and not self._counts()
+        # A failed process and its launcher both end with a traceback.
+        is_header = TRACEBACK not in self._opener.text and not self._counts()
+        is_same = again == first and len(set(first)) == _OPENING_LINES and is_header
         return is_same and not self._is_of_peer(window)
 
     def _is_of_peer(self, window: LogWindow) -> bool:

@@ -220,3 +220,11 @@ def test_processes_of_one_program_that_begin_alike_are_one_run(verdict):
     assert (ids(mixed), mixed.earlier_runs) == (["torch-cuda-oom"], 0)
     later = verdict(worker(71, "05") + OOM + worker(72, "55") + STEPS + DONE)
     assert (later.verdict, later.earlier_runs) == ("healthy", 1)
+
+
+def test_the_tracebacks_of_a_process_and_of_its_launcher_are_one_run(verdict):
+    launcher = TRACE.replace("/w/train.py", "/w/launch.py").format(
+        "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1."
+    )
+    found = verdict(PORT + launcher)
+    assert (ids(found), found.earlier_runs) == (["port-in-use"], 0)
