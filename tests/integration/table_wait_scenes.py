@@ -402,6 +402,43 @@ def idle_workers():
     server.serve_forever()
 
 
+class PromptScheduler(threading.Thread):
+    def __init__(self):
+        super().__init__(name="prompt-scheduler", daemon=True)
+        self.has_prompt, self.prompts = threading.Condition(), []
+
+    def add_prompt(self, prompt):
+        with self.has_prompt:
+            self.prompts.append(prompt)
+            self.has_prompt.notify()
+
+    def run(self):
+        while True:
+            with self.has_prompt:
+                while not self.prompts:
+                    self.has_prompt.wait()
+                self.prompts.clear()
+
+
+class PromptHandler(http.server.BaseHTTPRequestHandler):
+    scheduler = None
+
+    def do_POST(self):
+        self.scheduler.add_prompt("what a request brings")
+
+
+def parked_server():
+    """Healthy: the main thread has given its own work away, and stays until the program is ended."""
+    PromptHandler.scheduler = PromptScheduler()
+    PromptHandler.scheduler.start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), PromptHandler)
+    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
+    PromptHandler.scheduler.add_prompt("warm up")
+    parked = threading.Event()
+    ready()
+    parked.wait()
+
+
 def grade(tasks, results):
     while True:
         results.put(len(tasks.get()))

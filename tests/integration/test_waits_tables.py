@@ -71,6 +71,7 @@ WORDS = {
     ],
     "handed_method": ["queue `batches` (queue.Queue, empty)"],
     "idle_server": ["no process waits for another", "task work waits for requests"],
+    "parked_server": ["no process waits for another", "stays until it is ended", "waits for requests (for condition"],
     "idle_workers": [
         "no process waits for another",
         "is a server that waits for requests",
@@ -114,6 +115,7 @@ NOT_SAID = {
     "own_threads": "rldbg-write",
     "idle_server": "would put",
     "idle_workers": "would put",
+    "parked_server": "would notify",
     "idle_pipeline": "should put",
     "cancelled_holders": "deadlock",
     "has_put_already": "put-once should",

@@ -32,11 +32,6 @@ def made_on_the_line_of_a_thread():
     return Event().wait()
 
 
-def kept_for_others():
-    event = Event()
-    return event.wait()
-
-
 def by_lambda(stop):
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
@@ -57,8 +52,32 @@ class Server:
         self.served.set()
 
 
+def kept_to_itself():
+    stop = Event()
+    return stop.wait()
+
+
+def given_away():
+    stop = Event()
+    print(stop)
+    return stop.wait()
+
+
+def set_by_a_handler():
+    stop = Event()
+    _never(lambda *_: stop.set())
+    return stop.wait()
+
+
 @pytest.mark.parametrize(
-    ("function", "expected"), [(made_on_the_line, True), (made_on_the_line_of_a_thread, True), (kept_for_others, False)]
+    ("function", "expected"),
+    [
+        (made_on_the_line, True),
+        (made_on_the_line_of_a_thread, True),
+        (kept_to_itself, True),
+        (given_away, False),
+        (set_by_a_handler, False),
+    ],
 )
 def test_an_object_that_is_made_where_it_is_waited_for_is_nobody_elses(function, expected):
     frame = asyncio.run(function()) if function is made_on_the_line else function()

@@ -1422,3 +1422,15 @@ def test_processes_that_all_poll_are_not_said_to_wait_for_nobody():
     stacks = [_process(number, _thread(f"main-{number}", look, main=True)) for number, look in enumerate(looks)]
     (found,) = explain(stacks)
     assert found.verdict.startswith("all poll, and none is seen changing what the others look at: ")
+
+
+def test_a_loop_that_waits_for_a_file_may_wait_for_who_is_at_work():
+    looks = {"kind": "sleep", "polls": "until `os.path.exists(path)`", "delay_s": 0.5}
+    files = {"awaits_files": ["/x/v2.pkl"]}
+    takes = _thread("main-2", _queue("queue_get"), main=True)
+    takes["wait"] |= {"shared": "q", "between": "processes", "ends": [1], "ended_by": ["put"]}
+    trains = _thread("main-3", {"kind": "computing"}, main=True)
+    for more, harmless in ((files, True), ({}, False)):
+        polls = _thread("main-1", looks | more, main=True)
+        found = explain([_process(1, polls), _process(2, takes), _process(3, trains)])[0]
+        assert found.is_harmless is harmless, found

@@ -3,14 +3,16 @@ until a signal ends the program."""
 
 import ast
 from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 from .objects import Frame
-from .origins import FUNCTIONS, last_name
+from .origins import FUNCTIONS, given_to, last_name
 from .resolving import values_in
 from .source import Sources
 
 _SHOWN = 100
 _MADE_HERE = frozenset({"Event", "Condition", "Future", "create_future"})
+_ONLY_LOOKS = frozenset({"wait", "is_set"})
 _HANDLERS = frozenset({"signal", "add_signal_handler"})
 
 
@@ -45,17 +47,32 @@ def is_called_on(call: ast.Call, last: str, methods: frozenset[str]) -> bool:
 
 
 def is_nobody_elses(frame: Frame, sources: Sources) -> bool:
-    """Whether the line waits for an object that it makes itself (`await asyncio.Event().wait()`): so do programs that
-    only serve, and stay until they are ended."""
+    """Whether the line waits for an object that it makes itself (`await asyncio.Event().wait()`), or for an event that
+    its function makes and gives to nobody: so do programs that only serve, and stay until they are ended."""
     for node in sources.on_line(frame):
         if isinstance(node, ast.Await) and _makes(node.value):
             return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _makes(node.func.value):
+        receiver = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+        if _makes(receiver) or (isinstance(receiver, ast.Name) and _is_kept_to_itself(receiver.id, frame, sources)):
             return True
     return False
 
 
-def _makes(expression: ast.expr) -> bool:
+def _is_kept_to_itself(name: str, frame: Frame, sources: Sources) -> bool:
+    """Whether a function makes an event and only waits for it. Who would set a future is often forgotten to be told, so
+    that one is no way to stay."""
+    function = sources.function(frame)
+    made = list(given_to(name, function)) if isinstance(function, FUNCTIONS) else []
+    first = made[0] if len(made) == 1 else None
+    if function is None or not (_makes(first) and last_name(first.func) == "Event"):
+        return False
+    nodes = list(ast.walk(function))
+    looks = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr in _ONLY_LOOKS]
+    loads = [n for n in nodes if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    return all(any(load is each for each in looks) for load in loads)
+
+
+def _makes(expression: ast.expr | None) -> TypeGuard[ast.Call]:
     return isinstance(expression, ast.Call) and last_name(expression.func) in _MADE_HERE
 
 

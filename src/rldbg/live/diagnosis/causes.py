@@ -122,8 +122,9 @@ def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph, same_cause: Sequenc
     ranks = tuple(last.wait.get("disagree") or sorted({node.rank for node in blamed if node.rank is not None}))
     kind = _kind(way, ring=ring)
     if not ring and graph.works_elsewhere(last):
-        # Who is at work may do what the loop looks for, or remove the file.
-        kind = "busy" if kind == "in_vain" else "possible" if kind == "polling" and last.wait.get("lock_file") else kind
+        # Who is at work may do what the loop looks for, or make or remove the file.
+        looks_at_files = bool(last.wait.get("lock_file") or last.wait.get("awaits_files"))
+        kind = "busy" if kind == "in_vain" else "possible" if kind == "polling" and looks_at_files else kind
     fix = _fix(way, kind, ring=ring)
     where = "" if ranks else listed(list(dict.fromkeys(node.label for node in (*told_nodes(root), *others))))
     text = f"; {common}" if ring and (common := _common_side(way)[0]) else ""

@@ -55,3 +55,13 @@ def loops_of(task: WaitFacts, stack: WaitFacts) -> list[WaitFacts]:
 def front_of(pid: int, host: Any, known: Mapping[Id, Node]) -> Any:
     """The node of a process: its main thread, or the process itself if its threads are unknown."""
     return "main" if (host, pid, "main") in known else "process"
+
+
+def serves(stack: WaitFacts) -> bool:
+    """Whether a process waits for requests of others, in any of its threads."""
+    waits = [thread.get("wait") or {} for thread in stack.get("threads") or []]
+    return any(wait.get("kind") == "serving" or wait.get("listens") or _accepts(wait) for wait in waits)
+
+
+def _accepts(wait: WaitFacts) -> bool:
+    return wait.get("kind") == "socket" and bool((wait.get("file") or {}).get("local")) and not wait["file"].get("peer")

@@ -13,6 +13,7 @@ from rldbg.live.diagnosis.entries import (
     entry_id,
     front_of,
     process_id,
+    serves,
     thread_id,
     thread_key,
 )
@@ -101,8 +102,8 @@ def _duty_edges(asked: Asked) -> list[Edge]:
         should = "should write the rest of it"
     else:
         found = [edge for user in wait.get("users") or [] if (edge := _user_edge(user, stack, wait)) is not None]
-        if is_out_of_reach(wait):
-            # Who would look it up by its name finds another one.
+        if is_out_of_reach(wait) or wait.get("nobody_elses"):
+            # Who would look it up by its name finds another one, or nothing.
             return [edge for edge in found if edge.relation == should]
         found += [edge for edge in _sharing(wait, stack, asked.stacks) if edge.relation == should or _may(edge, asked)]
     others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")] if not found else []
@@ -141,8 +142,8 @@ def _may(edge: Edge, asked: Asked) -> bool:
 
 def _feeding(asked: Asked) -> list[Edge]:
     """Who gives the next item to who takes one after the other, and waits itself; not where somebody was started to do
-    so."""
-    if asked.wait.get("starters"):
+    so, or requests bring the items."""
+    if asked.wait.get("starters") or serves(asked.stack):
         return []
     found = [(_entry_named(each["who"], asked.stack), each) for each in asked.wait.get("fed_by") or []]
     edges = [

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
 from rldbg.live.diagnosis.dispatchers import tell_dispatchers
-from rldbg.live.diagnosis.entries import all_entries, entry_id, loops_of, process_id
+from rldbg.live.diagnosis.entries import all_entries, entry_id, loops_of, process_id, serves
 from rldbg.live.diagnosis.lost_waits import DUTIES, what_ended, why_lost
 from rldbg.live.diagnosis.process_nodes import ended_program_nodes, process_nodes, stranger_node, strangers_of
 from rldbg.live.diagnosis.wait_edges import IS_A_CHILD, edges_of
@@ -16,6 +16,8 @@ from rldbg.live.diagnosis.wait_words import place_text, thing
 _HANDLES = re.compile(r"^(?:do|post|get|put|on|handle|api|rpc|cmd)_|_(?:handler|endpoint|request)$")
 _WRITING = frozenset({"send", "send_bytes", "sendall", "sendto", "write", "writelines", "drain"})
 _INBOXES = frozenset({"pipe", "socket", "queue_get", "message", "stream", "stdin"})
+# How who is given work waits for the next piece.
+_TAKES = frozenset({"queue_get", "condition"})
 _FROM_OUTSIDE = frozenset({"socket", "stream", "message", "poll", "pipe", "stdin", "fifo", "child"})
 
 
@@ -102,7 +104,7 @@ def _wait_for_files(stacks: Sequence[WaitFacts], known: Mapping[Id, Node]) -> No
 
 def _name_who_asks(stacks: Sequence[WaitFacts], known: Mapping[Id, Node]) -> None:
     """Where only the handler of a request would end a wait of a server: who sends such requests, in which function."""
-    for stack in (stack for stack in stacks if _serves(stack)):
+    for stack in (stack for stack in stacks if serves(stack)):
         for _, node in _entries(stack, known):
             functions = [str(each).partition(":")[0] for each in node.wait.get("functions") or ()]
             handlers = {*functions, *(node.wait.get("leading") or ())} if node.wait.get("lost") else set()
@@ -231,14 +233,14 @@ def _meant_to_last(node: Node, *, alone: bool) -> str:
     if node.wait.get("by_signal"):
         return f"stays until a signal ends it (waits for {thing(node.wait)})"
     if node.wait.get("nobody_elses") and alone:
-        return f"stays until it is ended (waits for {thing(node.wait)} that nobody else can have)"
+        return f"stays until it is ended (nobody else has what it waits for: {thing(node.wait)})"
     return ""
 
 
 def _waits_for_requests(node: Node, stack: WaitFacts) -> str:
     """In a process that serves, functions that no line starts are called for requests."""
     called = node.wait.get("functions") and not node.wait.get("starters") and not what_ended(stack)
-    idle = node.kind == "queue_get" and node.wait.get("lost") and called and _serves(stack)
+    idle = node.kind in _TAKES and node.wait.get("lost") and called and serves(stack)
     return f"waits for requests (for {thing(node.wait)})" if idle else ""
 
 
@@ -264,15 +266,6 @@ def _asked_later(node: Node, known: Mapping[Id, Node]) -> str:
     others = [known[edge.target] for edge in node.edges if edge.target in known]
     idle = node.wait.get("requests") and others and not any(each.waits or each.gone for each in others)
     return f"waits for requests (for {thing(node.wait)})" if idle else ""
-
-
-def _serves(stack: WaitFacts) -> bool:
-    waits = [thread.get("wait") or {} for thread in stack.get("threads") or []]
-    return any(wait.get("kind") == "serving" or wait.get("listens") or _accepts(wait) for wait in waits)
-
-
-def _accepts(wait: WaitFacts) -> bool:
-    return wait.get("kind") == "socket" and bool((wait.get("file") or {}).get("local")) and not wait["file"].get("peer")
 
 
 def _goes_on(stack: WaitFacts) -> bool:
