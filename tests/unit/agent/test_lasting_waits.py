@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.reasons import ended_by_signal, is_nobody_elses
+from rldbg.agent.waits.reasons import ended_by_signal, is_kept_to_itself, is_nobody_elses
 from rldbg.agent.waits.source import Sources
 
 SET = frozenset({"set"})
@@ -74,14 +74,19 @@ def set_by_a_handler():
     [
         (made_on_the_line, True),
         (made_on_the_line_of_a_thread, True),
-        (kept_to_itself, True),
-        (given_away, False),
-        (set_by_a_handler, False),
+        (kept_to_itself, False),
     ],
 )
 def test_an_object_that_is_made_where_it_is_waited_for_is_nobody_elses(function, expected):
     frame = asyncio.run(function()) if function is made_on_the_line else function()
     assert is_nobody_elses(OwnFrame(frame), Sources(os.getpid())) is expected
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"), [(kept_to_itself, True), (given_away, False), (set_by_a_handler, False)]
+)
+def test_an_event_that_is_given_to_nobody_is_kept_to_itself(function, expected):
+    assert is_kept_to_itself("stop", OwnFrame(function()), Sources(os.getpid())) is expected
 
 
 @pytest.mark.parametrize(

@@ -47,20 +47,19 @@ def is_called_on(call: ast.Call, last: str, methods: frozenset[str]) -> bool:
 
 
 def is_nobody_elses(frame: Frame, sources: Sources) -> bool:
-    """Whether the line waits for an object that it makes itself (`await asyncio.Event().wait()`), or for an event that
-    its function makes and gives to nobody: so do programs that only serve, and stay until they are ended."""
+    """Whether the line waits for an object that it makes itself (`await asyncio.Event().wait()`): so do programs that
+    only serve, and stay until they are ended."""
     for node in sources.on_line(frame):
         if isinstance(node, ast.Await) and _makes(node.value):
             return True
-        receiver = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
-        if _makes(receiver) or (isinstance(receiver, ast.Name) and _is_kept_to_itself(receiver.id, frame, sources)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _makes(node.func.value):
             return True
     return False
 
 
-def _is_kept_to_itself(name: str, frame: Frame, sources: Sources) -> bool:
-    """Whether a function makes an event and only waits for it. Who would set a future is often forgotten to be told, so
-    that one is no way to stay."""
+def is_kept_to_itself(name: str, frame: Frame, sources: Sources) -> bool:
+    """Whether a function makes an event and only waits for it: so a server may stay; in another program somebody was
+    forgotten to be told."""
     function = sources.function(frame)
     made = list(given_to(name, function)) if isinstance(function, FUNCTIONS) else []
     first = made[0] if len(made) == 1 else None

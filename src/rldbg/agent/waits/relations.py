@@ -14,7 +14,7 @@ from .looking import Wait, is_ray_queue, lock_key, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, users_place
 from .polled import changers, unchanged
-from .reasons import ended_by_signal, guard, is_nobody_elses
+from .reasons import ended_by_signal, guard, is_kept_to_itself, is_nobody_elses
 from .skipped import failed_calls, skipped_return
 from .source import SETTING, Sources
 from .starters import Given, functions_given, given_objects, leading_to, methods_handed, starters, starts_ahead
@@ -189,6 +189,7 @@ def _relate_functions(
             wait["by_signal"] = ended_by_signal(place, name, functions, opposite, sources)
     if wait["kind"] in _DISPATCHED:
         wait["nobody_elses"] = is_nobody_elses(place, sources)
+        wait["kept_to_itself"] = is_kept_to_itself(name, place, sources)
 
 
 def _later(functions: Sequence[str], waiting: _Waiting, sources: Sources) -> Facts:

@@ -102,7 +102,7 @@ def _duty_edges(asked: Asked) -> list[Edge]:
         should = "should write the rest of it"
     else:
         found = [edge for user in wait.get("users") or [] if (edge := _user_edge(user, stack, wait)) is not None]
-        if is_out_of_reach(wait) or wait.get("nobody_elses"):
+        if is_out_of_reach(wait) or (wait.get("kept_to_itself") and serves(stack)):
             # Who would look it up by its name finds another one, or nothing.
             return [edge for edge in found if edge.relation == should]
         found += [edge for edge in _sharing(wait, stack, asked.stacks) if edge.relation == should or _may(edge, asked)]

@@ -166,7 +166,7 @@ def rest_where_meant(nodes: Sequence[Node], stacks: Sequence[WaitFacts]) -> Sequ
             # Who waits for the end of what serves, supervises it.
             serving = _waits_for_requests(node, stack) if behind is not None else ""
             serving = serving or (_asked_later(node, known) if node.id not in awaited else "")
-            if activity := serving or _meant_to_last(node, alone=alone):
+            if activity := serving or _meant_to_last(node, stack, alone=alone):
                 for each in behind or ():
                     each.wait, each.activity = {"kind": "serving"}, f"waits for work (for {thing(each.wait)})"
                 node.wait, node.activity = {"kind": "serving"}, activity
@@ -226,13 +226,14 @@ def _paced(stack: WaitFacts) -> bool:
     return any(wait["kind"] == "sleep" and not wait.get("polls") and sleeps_again(wait) for wait in mains)
 
 
-def _meant_to_last(node: Node, *, alone: bool) -> str:
+def _meant_to_last(node: Node, stack: WaitFacts, *, alone: bool) -> str:
     """What a node does whose wait is no hang although nobody is seen who would end it."""
     if not node.wait.get("lost"):
         return ""
     if node.wait.get("by_signal"):
         return f"stays until a signal ends it (waits for {thing(node.wait)})"
-    if node.wait.get("nobody_elses") and alone:
+    nobody_elses = node.wait.get("nobody_elses") or (node.wait.get("kept_to_itself") and serves(stack))
+    if nobody_elses and alone:
         return f"stays until it is ended (nobody else has what it waits for: {thing(node.wait)})"
     return ""
 
