@@ -33,7 +33,15 @@ _OF_A_LIMIT = re.compile(
 )
 """Numbers that say how long something may take, or whoever waits for another."""
 _LONGEST = 600
-_SECONDS = {"ms": 0.001, "mi": 60.0, "h": 3600.0}
+_SECONDS = {
+    "ms": 0.001,
+    "milliseconds": 0.001,
+    "min": 60.0,
+    "mins": 60.0,
+    "minutes": 60.0,
+    "h": 3600.0,
+    "hours": 3600.0,
+}
 
 
 class _Row(NamedTuple):
@@ -72,8 +80,7 @@ def _took(text: str) -> tuple[float, str]:
     """How many seconds a phase took, according to a line, and the words that say so; 0 where no phase is meant."""
     for found in _TOOK.finditer(text[:_LONGEST]) if _OF_PHASE.search(text[:_LONGEST]) else ():
         if _OF_PHASE.search(found["phase"]) and not _OF_A_LIMIT.search(found["phase"]):
-            unit = found["unit"]
-            return float(found["number"]) * _SECONDS.get(unit[:2], _SECONDS.get(unit[0], 1.0)), found[0].strip()
+            return float(found["number"]) * _SECONDS.get(found["unit"], 1.0), found[0].strip()
     return 0.0, ""
 
 
