@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rldbg.doctor.diagnosis import Diagnosis
-from rldbg.doctor.jobs import job_facts
 from rldbg.doctor.patterns import SearchIndex
-from rldbg.doctor.pipeline import conclude
+from rldbg.doctor.pipeline import conclude, diagnose
 from rldbg.doctor.scan import LogReader, Scanner
 from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, find_sources, unreadable
 
@@ -26,7 +25,7 @@ class FollowedLog:
         self._carried, self._offset, self._begin, self._first_line = b"", 0, 0, 1
         self._failed = False
 
-    def advance(self, *, final: bool = False) -> bool:
+    def advance(self) -> bool:
         """Reads what was appended; whether there was anything."""
         if self._failed or self.source.path is None:
             return False
@@ -42,7 +41,7 @@ class FollowedLog:
             self._scanner.evidence.findings.append(unreadable(self.source.name, error))
             self._failed = True
             return False
-        whole = len(fresh) if final else fresh.rfind(b"\n") + 1
+        whole = fresh.rfind(b"\n") + 1
         if not whole:
             return False
         self._take(fresh[:whole])
@@ -60,9 +59,6 @@ class FollowedLog:
         self._first_line += data.count(b"\n", 0, keep)
         self._carried, self._offset, self._begin = data[keep:], self._offset + keep, len(data) - keep
 
-    def finish(self) -> None:
-        self._reader.finish()
-
 
 def watch(
     paths: Sequence[str | Path],
@@ -72,29 +68,30 @@ def watch(
     poll_s: float = _POLL_S,
     settle_s: float = _SETTLE_S,
 ) -> Diagnosis:
-    """Blocks until a root cause has settled, or the job has ended; then the diagnosis of all that was read."""
+    """Blocks until a root cause has settled, or the job has ended; then the diagnosis of all that the logs hold."""
     scanner = Scanner(index)
     logs: dict[str, FollowedLog] = {}
-    last_news = time.monotonic()
+    last_news, asked = time.monotonic(), False
     for _ in _ticks(poll_s):
-        ended = has_ended()
-        known = len(scanner.evidence.hits)
-        while _advance_all(paths, scanner, logs, final=ended):
-            last_news = time.monotonic() if len(scanner.evidence.hits) > known else last_news
-            known = len(scanner.evidence.hits)
-        diagnosis = conclude(scanner.evidence, index.library)
-        settled = time.monotonic() - last_news >= settle_s
-        if ended or (diagnosis.verdict == "found" and settled):
+        if has_ended():
             break
-    for log in logs.values():
-        log.finish()
-    return conclude(
-        scanner.evidence,
-        index.library,
-        exit_code=job_facts(paths).exit_code,
-        findings=scanner.evidence.findings,
-        engine=index.engine_name,
-    )
+        known = len(scanner.evidence.hits)
+        while _advance_all(paths, scanner, logs):
+            if len(scanner.evidence.hits) > known:
+                last_news, asked = time.monotonic(), False
+            known = len(scanner.evidence.hits)
+        if asked or time.monotonic() - last_news < settle_s:
+            continue
+        if (asked := conclude(scanner.evidence, index.library).verdict != "healthy") and (
+            (found := _diagnosis(paths, index)).verdict == "found"
+        ):
+            return found
+    return _diagnosis(paths, index)
+
+
+def _diagnosis(paths: Sequence[str | Path], index: SearchIndex) -> Diagnosis:
+    """Read from the beginning: some causes are several lines, or stand in dumps and stacks."""
+    return diagnose(_existing(paths) or paths, index=index)
 
 
 def _ticks(poll_s: float) -> Iterator[None]:
@@ -103,11 +100,14 @@ def _ticks(poll_s: float) -> Iterator[None]:
         time.sleep(poll_s)
 
 
-def _advance_all(paths: Sequence[str | Path], scanner: Scanner, logs: dict[str, FollowedLog], *, final: bool) -> bool:
+def _advance_all(paths: Sequence[str | Path], scanner: Scanner, logs: dict[str, FollowedLog]) -> bool:
     """One round over all logs, new ones included; whether any had grown."""
-    existing = [path for path in paths if Path(path).exists()]
-    for source in find_sources(existing, or_none=True).sources:
+    for source in find_sources(_existing(paths), or_none=True).sources:
         if source.name not in logs:
             logs[source.name] = FollowedLog(scanner, source)
-    grown = [log.advance(final=final) for log in logs.values()]
+    grown = [log.advance() for log in logs.values()]
     return any(grown)
+
+
+def _existing(paths: Sequence[str | Path]) -> list[str | Path]:
+    return [path for path in paths if Path(path).exists()]

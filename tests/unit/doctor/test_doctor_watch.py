@@ -37,6 +37,21 @@ def test_it_ends_with_the_job_and_reads_the_last_line_without_its_end(index, tmp
     assert found.root_causes[0].evidence[0].line == 2
 
 
+def test_a_cause_of_several_lines_is_found_while_the_job_goes_on(index, tmp_path):
+    (tmp_path / "a.log").write_text(
+        "optimizer offload to_cpu done after 1201.5s\n"
+        "[rank2]:[E ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600007 milliseconds\n"
+    )
+    found = watch([tmp_path], index=index, poll_s=0.01, settle_s=0.05)
+    assert [cause.id for cause in found.root_causes] == ["phase-longer-than-timeout"]
+
+
+def test_a_job_that_ends_before_it_has_written_a_log_is_said_to_have_none(index, tmp_path):
+    with pytest.raises(IncompleteDataError, match="no log files"):
+        watch([tmp_path], index=index, has_ended=lambda: True, poll_s=0.01)
+
+
 def test_only_whole_lines_are_read_and_each_once(index, tmp_path):
     log = tmp_path / "a.log"
     scanner = Scanner(index)
