@@ -24,6 +24,11 @@ from rldbg.reports.knowledge import failure_pages
 COLLECTED = Path(__file__).with_name("collected_failures.txt").read_text().split()
 
 
+def test_each_id_stands_once():
+    ids = [entry.id for entry in packaged()]
+    assert len(ids) == len(set(ids)), sorted(each for each in set(ids) if ids.count(each) > 1)
+
+
 def matching_signature(entry, line):
     """The signature that matches a clean line on its own, by words only (context rules are the scanner's)."""
     for signature in entry.signatures:
@@ -97,23 +102,32 @@ def wrapped_at_words(line):
 VARIANTS = [as_printed, by_ray, repeated_by_ray, by_torchrun, in_json, colours_without_escape, cut_by_terminal]
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS, wrapped_at_words], ids=lambda f: f.__name__)
-def test_examples_are_found_in_every_dress(library, index, tmp_path, variant):
-    lines, wanted = [], []
-    for entry in library.entries.values():
+def _examples_of_lines(entries):
+    """Examples that are found wherever they stand."""
+    for entry in entries:
         for signature in entry.signatures:
             if signature.near or signature.not_near or signature.raised_in or signature.last_before or signature.when:
                 continue
             if signature.of_driver:
                 continue  # a prefix says that a worker wrote the line
-            for example in signature.examples:
-                dressed = variant(example.strip()).split("\n")
-                wanted.append((entry.id, example, range(len(lines) + 2, len(lines) + 2 + len(dressed))))
-                lines += ["ok", *dressed, "ok"]
-    log = tmp_path / "all.log"
-    log.write_text("\n".join(lines))
-    found = {(hit.entry, hit.place.line) for hit in Scanner(index).read_all([LogSource(log)]).hits}
-    missed = [(entry, text) for entry, text, at in wanted if not any((entry, line) in found for line in at)]
+            yield from ((entry.id, example) for example in signature.examples)
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, wrapped_at_words], ids=lambda f: f.__name__)
+def test_examples_are_found_in_every_dress(library, index, tmp_path, variant):
+    wanted, found = [], set()
+    # A log of all of them at once would be a flood of errors, in which not every line is tried.
+    every = [*library.entries.values()]
+    for number in range(0, len(every), 60):
+        log, lines = tmp_path / f"{number}.log", []
+        for entry, example in _examples_of_lines(every[number : number + 60]):
+            dressed = variant(example.strip()).split("\n")
+            wanted.append((entry, example, {(entry, log.name, len(lines) + 2 + n) for n in range(len(dressed))}))
+            lines += ["ok", *dressed, "ok"]
+        log.write_text("\n".join(lines))
+        hits = Scanner(index).read_all([LogSource(log)]).hits
+        found |= {(hit.entry, log.name, hit.place.line) for hit in hits}
+    missed = [(entry, text) for entry, text, places in wanted if not places & found]
     assert len(wanted) > 250
     # A cut in the middle of "FileNotFoundError: " cannot be told from a new record.
     assert len(missed) <= 1, missed
