@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator
 
+from .buffers import BUFFERS, NUMBERS_OF_C, unwritten_bytes
 from .layout import FUTURE_STATES
 from .memory import ProcessMemory, decoded_line
 from .objects import STAND_INS, Frame, Object, Suspended, is_a
@@ -11,7 +12,7 @@ _WORD = 8
 _MANAGED, _INLINE = 1 << 4, 1 << 2
 _INT, _LIST, _TUPLE, _BYTES, _TEXT, _DICT = (1 << bit for bit in range(24, 30))
 _BASICSIZE, _BASE, _DICT_OF_TYPE, _DICTOFFSET = 32, 256, 264, 288
-_BUFFERED = ("BufferedReader", "BufferedWriter", "BufferedRandom")
+_BUFFERED = ("BufferedReader", "BufferedWriter", "BufferedRandom", "BufferedRWPair")
 _COROUTINES = ("coroutine", "generator", "async_generator")
 _PLACES = {
     ("Task", "_coro"): "task_coroutine",
@@ -206,7 +207,16 @@ class FarObject:
             return int.from_bytes(self.raw(20)[16:], "little", signed=True)
         # A file of text has one of bytes, and that the open file itself.
         inner = self._at(32) if self.kind == "TextIOWrapper" else self._at(16) if self.kind in _BUFFERED else None
-        return inner.descriptor() if inner is not None and inner.kind in (*_BUFFERED, "FileIO") else None
+        if inner is not None and inner.kind == "SocketIO":
+            inner = inner.attributes().get("_sock")  # type: ignore[assignment]
+        return inner.descriptor() if inner is not None else None
+
+    def unwritten(self) -> int:
+        """How many bytes were written into an open file and are still in its buffer."""
+        memory = self._memory
+        if self.kind not in BUFFERS:
+            return 0
+        return unwritten_bytes(self._address, lambda at: FarObject(memory, at).kind, memory.word, memory.layout)
 
     def raw(self, size: int) -> bytes:
         """Its first bytes, for what a library in C keeps in them."""
@@ -214,7 +224,8 @@ class FarObject:
 
     def number(self) -> int | None:
         if not self._flags & _INT:
-            return None
+            found = self._number_of_c()
+            return int(found) if isinstance(found, int) else None
         size = self._memory.word(self._address + 16)
         digits = self._memory.read(self._address + 24, 12)
         if self._memory.minor == 11:
@@ -228,9 +239,16 @@ class FarObject:
 
     def real(self) -> float | None:
         if self.kind != "float":
-            return self.number()
+            found = self._number_of_c()
+            return float(found) if found is not None else self.number()
         data = self._memory.read(self._address + 16, 8)
         return float(struct.unpack("<d", data)[0]) if len(data) == 8 else None
+
+    def _number_of_c(self) -> float | int | None:
+        """That of ctypes: a pointer to it comes first."""
+        form = NUMBERS_OF_C.get(self.kind) if "_SimpleCData" in self.bases() else None
+        data = self._memory.read(self._memory.word(self._address + 16), struct.calcsize(form)) if form else b""
+        return struct.unpack(form, data)[0] if form and data else None
 
     def owner(self) -> int | None:
         if self.kind != "RLock":

@@ -5,6 +5,8 @@
 
 import asyncio
 import ctypes
+import functools
+import io
 import json
 import os
 import subprocess
@@ -59,7 +61,7 @@ def measure() -> MemoryLayout:
     if sys.maxsize < 2**32 or not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise LayoutError("only 64-bit builds with a GIL are supported")
     layout = {"major": sys.version_info[0], "minor": sys.version_info[1]}
-    return layout | _runtime() | _objects() | _coroutines() | _threads()
+    return layout | _runtime() | _objects() | _coroutines() | _threads() | measured_buffers()
 
 
 def _runtime() -> MemoryLayout:
@@ -130,6 +132,22 @@ def _exceptions() -> MemoryLayout:
             "exception_arguments": _find(id(error), id(error.args), size),
             "traceback": _find(id(error), id(error.__traceback__), size),
         }
+
+
+@functools.cache
+def measured_buffers() -> MemoryLayout:
+    """Where open files count what was written into them and not handed on yet."""
+    in_bytes, in_text = 54_321, 4_321
+    file = io.BufferedWriter(io.BytesIO(), in_bytes + 1)  # type: ignore[type-var]
+    file.write(b"-" * in_bytes)
+    text = io.TextIOWrapper(file)
+    text.write("-" * in_text)
+    # The position is the same number, and is kept before it.
+    written = [at for at in range(0, sys.getsizeof(file), _WORD) if _word(id(file) + at) == in_bytes]
+    counted = [at for at in range(0, sys.getsizeof(text), _WORD) if _word(id(text) + at) == in_text]
+    if not written or not counted:
+        raise LayoutError("what is in the buffer of a file was not found")
+    return {"written_end": written[-1], "text_pending": counted[0]}
 
 
 def _lock_owner() -> int:

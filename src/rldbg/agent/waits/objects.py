@@ -13,11 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .buffers import BUFFERS, NUMBERS_OF_C, own_kind, own_word, own_writer, unwritten_bytes
+from .layout import measured_buffers
+
 _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _AWAITED = ("coroutine", "coroutine_wrapper", "generator", "async_generator", "FutureIter", "Task", "Future")
 # What stands for a coroutine or an asynchronous generator while it is awaited; the first thing in it is the other.
 STAND_INS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable")
-_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+_BUFFERED = (io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
+_FILES = (io.TextIOWrapper, *_BUFFERED, io.FileIO)
 _PLAIN = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -40,6 +44,7 @@ class Object(Protocol):
     def real(self) -> float | None: ...
     def owner(self) -> int | None: ...
     def descriptor(self) -> int | None: ...
+    def unwritten(self) -> int: ...
     def shared_name(self) -> str: ...
     def permits(self) -> int | None: ...
     def referent(self) -> "Object | None": ...
@@ -159,10 +164,16 @@ class OwnObject:
         return str.__str__(self.value) if isinstance(self.value, str) else None
 
     def number(self) -> int | None:
-        return int(self.value) if isinstance(self.value, int) else None
+        plain = self._plain()
+        return int(plain) if isinstance(plain, int) else None
 
     def real(self) -> float | None:
-        return float(self.value) if isinstance(self.value, int | float) else None
+        plain = self._plain()
+        return float(plain) if isinstance(plain, int | float) else None
+
+    def _plain(self) -> Any:
+        """Of a number in C, what it is."""
+        return self.value.value if type(self.value).__name__ in NUMBERS_OF_C else self.value
 
     def owner(self) -> int | None:
         """The thread that holds a reentrant lock; only its text tells."""
@@ -177,10 +188,19 @@ class OwnObject:
         if type(self.value) not in _FILES:
             return None
         try:
-            return int(self.value.fileno())
+            inner = self.value.buffer if type(self.value) is io.TextIOWrapper else self.value
+            if type(inner) is io.BufferedRWPair:
+                # It does not say which connection it reads and writes.
+                inner = own_writer(inner)
+            return int(inner.fileno())
         except (OSError, ValueError):
             # It is closed, or a file in memory only.
             return None
+
+    def unwritten(self) -> int:
+        """How many bytes were written into an open file and are still in its buffer."""
+        own = type(self.value).__module__ == "_io" and self.kind in BUFFERS
+        return unwritten_bytes(id(self.value), own_kind, own_word, measured_buffers()) if own else 0
 
     def shared_name(self) -> str:
         """What processes that share a semaphore have in common: its name, or where they inherited it; else empty."""

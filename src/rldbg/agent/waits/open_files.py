@@ -1,12 +1,18 @@
-"""What is behind the file descriptors of a process: files, pipes, sockets, and who has their other ends."""
+"""What is behind the file descriptors of a process: files, pipes, sockets, and who has their other ends; what was
+written into files and is still in their buffers."""
 
 import socket
 import stat
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from .kernel import Facts, read_text
+from .objects import Frame, Object
+from .places import is_users
+from .source import Sources
 from .unix_sockets import listening_path
 
+_STANDARD = {"stdout": "its standard output", "stderr": "its standard error"}
 _TCP = {"01": "established", "02": "connecting", "08": "closed by its peer", "0A": "listening", "04": "closing"}
 
 
@@ -125,3 +131,31 @@ def ends_of(inode: str, everyone: dict[int, Facts]) -> list[Facts]:
             except (OSError, ValueError, IndexError):
                 continue
     return found
+
+
+def unflushed(modules: Mapping[str, Object], frames: Iterable[Frame], sources: Sources) -> list[Facts]:
+    """Files whose buffer still has what was written into them: the descriptor of each, what it is called, and how many
+    bytes; of standard files, and of those that the current functions of the user can reach."""
+    found: dict[int, Facts] = {}
+    for value, name in (*_standard(modules), *_reached(frames, sources)):
+        size = value.unwritten()
+        number = value.descriptor() if size else None
+        # A file of text comes before the one of bytes that it has.
+        if number is not None and found.get(number, {"size": 0})["size"] < size:
+            found[number] = {"descriptor": number, "name": name, "size": size}
+    return list(found.values())
+
+
+def _standard(modules: Mapping[str, Object]) -> Iterator[tuple[Object, str]]:
+    module = modules.get("sys")
+    for name, called in _STANDARD.items() if module is not None else ():
+        if module is not None and (value := module.get(name)) is not None:
+            yield value, called
+
+
+def _reached(frames: Iterable[Frame], sources: Sources) -> Iterator[tuple[Object, str]]:
+    for frame in (frame for frame in frames if is_users(frame.file)):
+        yield from ((value, f"`{name}`") for value, name in sources.names(frame))
+        for name, value in frame.locals().items():
+            yield value, f"`{name}`"
+            yield from ((each, f"`{name}.{inner}`") for inner, each in value.attributes().items())

@@ -30,7 +30,7 @@ from .kernel_threads import POLLING, thread_facts
 from .lock_files import lock_file
 from .looking import Looking, Wait
 from .objects import Frame, Object, is_a
-from .open_files import ends_of, file_facts, listener, other_end
+from .open_files import ends_of, file_facts, listener, other_end, unflushed
 from .places import is_users, own_frames, users_place
 from .process_groups import groups_made, name_groups
 from .process_views import OwnProcess, ProcessView, ThreadView
@@ -170,6 +170,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         "process_groups": groups,
         "groups_made": groups_made(modules),
         "ray_keeps": ray_keeping(modules),
+        "unflushed": unflushed(modules, [frame for _, frames in waiting for frame in frames], sources),
         "asks_for": names_asked_for(
             [frame for _, frames in waiting for frame in frames] if _CLIENTS & modules.keys() else [], sources
         ),

@@ -17,6 +17,7 @@ _FIXES = {
     "disagreement": "make all ranks pass the same root (src= or dst=): decide on it with what all of them know",
     "cuda": "the GPU may be at work: this may be slow, not a hang; look again later and compare the line",
 }
+_FLUSH = "flush after each message: file.flush(), print(..., flush=True), or python -u for a whole program"
 _SAME_ORDER = "make all ranks call the same collectives in the same order"
 _RING_FIXES = {
     "lock": "take the locks in the same order everywhere, or use one lock",
@@ -204,6 +205,8 @@ def _raised_before_the_gpu(way: Sequence[Node]) -> Node | None:
 def _fix(way: Sequence[Node], kind: str, *, ring: bool) -> str:
     if not ring and (who := way[-1].stopped_as):
         return f"inspect it: rldbg attach {who}; resume it: rldbg continue {who}"
+    if any(node.wait.get("unflushed") for node in way):
+        return _FLUSH
     if any(node.wait.get("handles") for node in way if ring or kind == "raised"):
         return CORRECT_WHAT_WAS_RAISED
     if not ring:

@@ -36,7 +36,7 @@ _OWNED = {"thread": "is that thread", "undrained": "hands it on", "import": "imp
 # Of these more may come from outside the job.
 _FROM_OUTSIDE = frozenset({"socket", "stream", "message", "poll", "pipe", "stdin", "fifo"})
 # What is answered by writing into a connection, and by which methods.
-_READ = frozenset({"pipe", "socket", "stream"})
+_READ = frozenset({"pipe", "socket", "stream", "stdin"})
 _SENDING = frozenset({"send", "send_bytes", "sendall", "sendto", "sendmsg", "write", "writelines"})
 # There is one of these for each request.
 _ONE_EACH = frozenset({"future", "event"})
@@ -89,7 +89,7 @@ def edges_of(
         return holders
     asked = Asked(wait, stack, node, known, stacks)
     found = _BY_KIND.get(asked.kind, _process_edges)(asked)
-    return [_with_skipped_step(edge, asked) for edge in found] if asked.kind in _READ else found
+    return [_with_unflushed(_with_skipped_step(edge, asked), asked) for edge in found] if asked.kind in _READ else found
 
 
 def _duty_edges(asked: Asked) -> list[Edge]:
@@ -170,6 +170,18 @@ def _with_skipped_step(edge: Edge, asked: Asked) -> Edge:
             why = f"which {ways_text(step)}" if step["left_by"] else f"only if {step['only_if']}"
             return replace(edge, skipped=f"{does} {where}, {why}{keys_text(step['lookup'])}")
     return edge
+
+
+def _with_unflushed(edge: Edge, asked: Asked) -> Edge:
+    """An edge with what its target has written for who waits, and which is still in the buffer of its file."""
+    own = [each for each in asked.stacks if process_id(each) == edge.target[:2]]
+    ends = {number for owner, number in asked.wait.get("sockets") or () if owner == edge.target[1]}
+    files = [file for each in own for file in each.get("unflushed") or () if file["descriptor"] in ends]
+    if not files or asked.wait.get("call") == "write" or asked.wait.get("sends"):
+        return edge
+    asked.node.wait = {**asked.node.wait, "unflushed": True}
+    kept = f"what it wrote last ({files[0]['size']} bytes) is still in the buffer of {files[0]['name']}, not flushed"
+    return replace(edge, skipped=kept)
 
 
 def _answers(step: WaitFacts, edge: Edge, asked: Asked) -> bool:
@@ -329,6 +341,9 @@ def _edges_to(pids: Sequence[int], asked: Asked) -> list[Edge]:
     ids = [each for pid in pids if pid != stack.get("pid") for each in servers_of(pid, asked.base[0], known, wait)]
     waiting = (each for each in known.values() if each.kind == "child" and "task" in each.id)
     joins = [each.id for each in waiting if each.wait.get("pid") == stack.get("pid")]
+    # So is the one that reads what this process answers.
+    reading = (each for each in known.values() if each.kind in _READ and "task" in each.id)
+    joins = [each.id for each in reading if stack.get("pid") in (each.wait.get("ends") or ())] or joins
     # Of a program that runs an event loop, the task that waits for this process is meant, not its idle thread.
     idle = [i for i in ids if i in known and known[i].kind == "event_loop" and any(each[:2] == i[:2] for each in joins)]
     ids = [i for i in ids if i not in idle] + [each for each in joins if any(each[:2] == i[:2] for i in idle)]
