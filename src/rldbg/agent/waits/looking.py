@@ -38,7 +38,7 @@ _SEMAPHORES = (
     ("_rlock", "_semlock"),
     (),
 )
-_SYNCHRONIZED = ("SemLock", "Event", "Condition", "Barrier", "Queue", "SimpleQueue")
+_SYNCHRONIZED = ("SemLock", "Event", "Condition", "Barrier", "Queue", "SimpleQueue", "SynchronizedBase")
 
 
 class Looking:

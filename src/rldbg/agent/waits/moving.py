@@ -40,6 +40,7 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
         if old is None:
             continue
         thread["untouched"] = untouched(old, thread)
+        _look_twice(old, thread)
         used_s = (thread["kernel"].get("cpu", 0) - old["kernel"].get("cpu", 0)) / ticks
         kind, woken = thread["wait"]["kind"], not before.get("spied") and _was_woken(old, thread)
         thread["vain"] = in_vain(old, thread, woken=woken)
@@ -74,6 +75,13 @@ def _may_hold(thread: Facts) -> list[Facts]:
 def _was_woken(old: Facts, thread: Facts) -> bool:
     before, now = old["kernel"].get("wakes"), thread["kernel"].get("wakes")
     return None not in (before, now) and before != now
+
+
+def _look_twice(old: Facts, entry: Facts) -> None:
+    """A loop that goes on in turn with others may look as if it did not, where it is read while one of them runs."""
+    before, now = old.get("wait") or {}, entry["wait"]
+    if now.get("only_looks") and "only_looks" in before:
+        now["only_looks"] = before["only_looks"] and before.get("polls") == now.get("polls")
 
 
 def _in_one_loop(old: Facts, thread: Facts) -> Facts | None:
@@ -127,9 +135,11 @@ def watch_tasks(before: Mapping[int, Facts], tasks_of: Callable[[int], list[Fact
 def _mark_moved_tasks(before: Facts, after: Facts) -> None:
     """Marks the tasks that wait for something else than before, or that are new. Those that wait for a while only, to
     look again, do so each time for something new."""
-    first = {task["key"]: task.get("awaits") for task in before.get("tasks") or []}
+    every = {task["key"]: task for task in before.get("tasks") or []}
+    first = {key: task.get("awaits") for key, task in every.items()}
     for task in (after.get("tasks") or []) if before.get("tasks") is not None else ():
         wait = task["wait"]
+        _look_twice(every.get(task["key"], {}), task)
         looks_again = wait.get("kind") in _FOR_A_WHILE or wait.get("polls") or wait.get("timeout")
         went_on = first.get(task["key"]) != task.get("awaits") or task["key"] in before.get("went_on", ())
         if task.get("awaits") and went_on and not looks_again:

@@ -7,13 +7,20 @@ from dataclasses import dataclass
 
 from .called import assignment
 from .kernel import Facts
+from .looking import shared_key
 from .objects import Frame, Object, is_a
-from .origins import own_nodes
-from .resolving import plain_text, resolve
+from .origins import last_name, own_nodes
+from .resolving import holds, plain_text, resolve
 from .skipped import ways_around
 from .source import Sources
+from .ways_out import leaves_loop
 
 _CONTAINERS = ("list", "dict", "set", "deque")
+# What a loop may call that changes nothing which others look at.
+_ONLY_LOOKING = frozenset(
+    {"sleep", "wait", "print", "log", "debug", "info", "warning", "error", "len", "format", "str"}
+)
+_ONLY_LOOKING |= {"time", "monotonic", "perf_counter", "is_set", "empty", "qsize", "full", "round", "min", "max", "int"}
 _GROWING = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "__setitem__"})
 _SHRINKING = frozenset({"pop", "popleft", "popitem", "remove", "discard", "clear"})
 _FILLING, _TAKING = frozenset({"put", "put_nowait"}), frozenset({"get", "get_nowait"})
@@ -28,11 +35,13 @@ _MAKES_TRUE = {
 
 @dataclass(frozen=True)
 class LookedAt:
-    """An object, the methods of others that change what the loop sees of it, and what the loop calls it."""
+    """An object, the methods of others that change what the loop sees of it, and what the loop calls it; `shared` is
+    what other processes know it by."""
 
     address: int
     changed_by: frozenset[str]
     name: str
+    shared: str = ""
 
 
 def changers(
@@ -40,6 +49,8 @@ def changers(
 ) -> Iterator[Facts]:
     """Who else would change what the loop around the line looks at, by the methods that each will call on objects."""
     for seen in looked_at(place, sources):
+        if seen.shared:
+            yield {"shared": seen.shared, "by": sorted(seen.changed_by), "name": seen.name}
         for other, objects in reached:
             if other is not entry and objects.get(seen.address, frozenset()) & seen.changed_by:
                 yield {"who": other.get("thread") or other["key"], "name": seen.name}
@@ -53,15 +64,40 @@ def looked_at(frame: Frame, sources: Sources) -> Iterator[LookedAt]:
     for each in asked:
         value = resolve(each.value, frame)
         if value is not None and each.attr in _MAKES_TRUE:
-            yield LookedAt(value.address, _MAKES_TRUE[each.attr], ast.unparse(each.value))
+            yield LookedAt(value.address, _MAKES_TRUE[each.attr], ast.unparse(each.value), shared_key(value))
     methods = {id(each) for each in asked}
     for node in nodes:
         if isinstance(node, ast.Attribute) and id(node) not in methods:
             owner = resolve(node.value, frame)
             if owner is not None:
-                yield LookedAt(owner.address, frozenset({assignment(node.attr)}), ast.unparse(node))
+                changed_by = frozenset({assignment(node.attr)})
+                yield LookedAt(owner.address, changed_by, ast.unparse(node), shared_key(owner))
         if isinstance(node, ast.Name | ast.Attribute) and _is_container(value := resolve(node, frame)):
             yield LookedAt(value.address if value is not None else 0, _GROWING | _SHRINKING, ast.unparse(node))
+
+
+def only_looks(frame: Frame, sources: Sources) -> bool:
+    """Whether the loop around the line does nothing but look and wait, and what it looks at does not let it end now."""
+    test, word = sources.polled_test(frame)
+    loops = sources.loops_around(frame)
+    if test is None or holds(test, frame) is not (word == "while"):
+        return False
+    tested = {id(node) for node in ast.walk(test)}
+    leaves = [node for node in loops[-1].body if isinstance(node, ast.If) and leaves_loop(node)]
+    if len(leaves) > 1:
+        return False
+    tested |= {id(node) for each in leaves for inner in each.body for node in ast.walk(inner)}
+    own = [node for each in loops[-1].body for node in ast.walk(each) if id(node) not in tested]
+    return not any(map(_does_something, own))
+
+
+def _does_something(node: ast.AST) -> bool:
+    """Whether it changes what others may see, or ends the loop in another way."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func) not in _ONLY_LOOKING
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+    ends = isinstance(node, ast.Raise | ast.Return | ast.Break | ast.Yield | ast.YieldFrom | ast.Delete)
+    return ends or any(not isinstance(target, ast.Name) for target in targets)
 
 
 def unchanged(frame: Frame, sources: Sources) -> Facts:

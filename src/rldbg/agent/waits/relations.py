@@ -13,7 +13,7 @@ from .kernel import Facts
 from .looking import Wait, is_ray_queue, lock_key, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, users_place
-from .polled import changers, unchanged
+from .polled import changers, only_looks, unchanged
 from .reasons import ended_by_signal, guard, is_kept_to_itself, is_nobody_elses
 from .skipped import failed_calls, skipped_return
 from .source import SETTING, Sources
@@ -72,6 +72,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         place = named_in or (frames[user] if user is not None else None)
         if place is not None and wait.get("polls"):
             wait["looks_at"] = list(changers(entry, place, reached, sources))
+            wait["only_looks"] = only_looks(place, sources)
             wait["unchanged"] = {} if wait["looks_at"] else unchanged(place, sources)
         if place is not None:
             _relate_taken(wait, place, frames, waiting, sources, returns)

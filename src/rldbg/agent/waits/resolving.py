@@ -43,6 +43,9 @@ def resolve(expression: ast.expr | None, frame: Frame) -> Object | None:
 
 def _attribute(owner: Object | None, name: str) -> Object | None:
     found = owner.get(name) if owner is not None else None
+    if name == "value" and owner is not None and is_a(owner, "SynchronizedBase"):
+        # A number that processes share is kept in one of C.
+        return owner.get("_obj") or owner
     # What a property gives is not known without running it: what is called on it, is called on its owner.
     return owner if found is not None and found.kind == "property" else found
 
@@ -73,11 +76,58 @@ def holds(test: ast.expr, frame: Frame) -> bool | None:
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         left, right = (number_of(each, frame) for each in (test.left, test.comparators[0]))
         compare = _COMPARED.get(type(test.ops[0]))
-        return compare(left, right) if compare is not None and left is not None and right is not None else None
+        if compare is not None and left is not None and right is not None:
+            return compare(left, right)
+        return _is_equal(test, frame)
+    if isinstance(test, ast.Call) and isinstance(test.func, ast.Attribute) and not test.args:
+        return _asked(resolve(test.func.value, frame), test.func.attr)
     number = number_of(test, frame)
     if number is None and (value := resolve(test, frame)) is not None and value.text() is None:
         number = value.length()
     return None if number is None else bool(number)
+
+
+def _is_equal(test: ast.Compare, frame: Frame) -> bool | None:
+    """Of a comparison of texts, with None, or with the elements of a short collection."""
+    operator_, left, right = test.ops[0], test.left, test.comparators[0]
+    if isinstance(operator_, ast.Is | ast.IsNot):
+        value = resolve(left, frame) if isinstance(right, ast.Constant) and right.value is None else None
+        return None if value is None else (value.kind == "NoneType") is isinstance(operator_, ast.Is)
+    own = _plain_of(left, frame)
+    if own is None:
+        return None
+    if isinstance(operator_, ast.In | ast.NotIn):
+        among = resolve(right, frame)
+        elements = [] if among is None else [k for k, _ in among.pairs()] or among.elements()
+        known = [_plain(each) for each in elements]
+        if among is None or not is_a(among, *_BRACKETS) or None in known:
+            return None
+        return (own in known) is isinstance(operator_, ast.In)
+    other = _plain_of(right, frame)
+    if other is None or not isinstance(operator_, ast.Eq | ast.NotEq):
+        return None
+    return (own == other) is isinstance(operator_, ast.Eq)
+
+
+def _plain_of(expression: ast.expr, frame: Frame) -> object:
+    value = resolve(expression, frame)
+    constant = expression.value if isinstance(expression, ast.Constant) else None
+    return constant if value is None else _plain(value)
+
+
+def _asked(value: Object | None, method: str) -> bool | None:
+    """What an event or a queue answers that is asked whether something has happened."""
+    if value is None or method not in ("is_set", "empty"):
+        return None
+    flag = value.get("_flag") or value.get("_value") if method == "is_set" and is_a(value, "Event") else None
+    # That of an event between processes is a semaphore.
+    lock = flag.get("_semlock") if flag is not None else None
+    number = lock.permits() if lock is not None else flag.number() if flag is not None else None
+    if method == "is_set":
+        return None if number is None else bool(number)
+    items = value.get("queue") or value.get("_queue") if "Queue" in value.kind else None
+    size = items.length() if items is not None else None
+    return None if size is None else not size
 
 
 def number_of(expression: ast.expr, frame: Frame) -> float | None:

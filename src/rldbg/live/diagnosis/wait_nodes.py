@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from rldbg.live.diagnosis.dispatchers import tell_dispatchers
 from rldbg.live.diagnosis.entries import all_entries, entry_id, loops_of, process_id, serves
 from rldbg.live.diagnosis.lost_waits import DUTIES, what_ended, why_lost
+from rldbg.live.diagnosis.polled_changes import wait_for_changes
 from rldbg.live.diagnosis.process_nodes import ended_program_nodes, process_nodes, stranger_node, strangers_of
 from rldbg.live.diagnosis.wait_edges import IS_A_CHILD, edges_of
 from rldbg.live.diagnosis.wait_graph import JOINS, Edge, Id, Node, WaitFacts, sleeps_again
@@ -18,7 +19,6 @@ _WRITING = frozenset({"send", "send_bytes", "sendall", "sendto", "write", "write
 _INBOXES = frozenset({"pipe", "socket", "queue_get", "message", "stream", "stdin"})
 # How who is given work waits for the next piece.
 _TAKES = frozenset({"queue_get", "condition"})
-_FROM_OUTSIDE = frozenset({"socket", "stream", "message", "poll", "pipe", "stdin", "fifo", "child"})
 
 
 def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
@@ -55,27 +55,11 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
     for stack in stacks:
         _without_idle_children(stack, known, stacks)
     _count_arrived(found)
-    for stack in stacks:
-        _wait_for_changes(stack, known)
+    wait_for_changes(stacks, known)
     _wait_for_files(stacks, known)
     tell_dispatchers(known)
     _name_who_asks(stacks, known)
     return found
-
-
-def _wait_for_changes(stack: WaitFacts, known: Mapping[Id, Node]) -> None:
-    """A loop that looks at something which only others change, waits for them; told where all of them wait, and not for
-    what comes from outside."""
-    seen_waits = [entry for entry in all_entries(stack) if "wait" in entry]
-    entries = {str(entry.get("thread") or entry["key"]): entry for entry in seen_waits}
-    for entry in entries.values():
-        node, seen = known[entry_id(entry, stack)], entry["wait"].get("looks_at") or []
-        targets = [known[entry_id(entries[each["who"]], stack)] for each in seen]
-        if node.kind == "sleep" and targets and all(each.waits and each.kind not in _FROM_OUTSIDE for each in targets):
-            node.edges = [
-                Edge(other.id, f"should change `{each['name']}`") for other, each in zip(targets, seen, strict=True)
-            ]
-            node.wait = {"kind": "change", "loop": node.wait["polls"]}
 
 
 def _has_happened(entry: WaitFacts, node: Node, known: Mapping[Id, Node]) -> bool:
