@@ -2,6 +2,8 @@
 helper_wait_scenes.py SCENE FOLDER` writes FOLDER/SCENE when it is about to."""
 
 import asyncio
+import datetime
+import errno
 import logging
 import multiprocessing
 import os
@@ -10,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FOLDER = Path(sys.argv[2])
@@ -21,6 +24,8 @@ def ready():
 
 CLIENT = """
 import asyncio
+import datetime
+import errno
 import threading
 
 class Service:
@@ -545,6 +550,44 @@ def prefetcher_failed():
     tokenizer.take()
     ready()
     tokenizer.take()
+
+
+class Checkpoints:
+    """A pool writes them, and nobody asks its futures how that went."""
+
+    def __init__(self):
+        self.pool, self.saved, self.begun = ThreadPoolExecutor(2), queue.Queue(), []
+
+    def write(self, step):
+        if step:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.saved.put(step)
+
+    def save(self, steps):
+        self.begun = [self.pool.submit(self.write, step) for step in range(steps)]
+        return [self.saved.get() for _ in range(steps)]
+
+
+def failed_save():
+    ready()
+    Checkpoints().save(2)
+
+
+def _write_step(store, step):
+    if step > 1:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    store.set(f"saved/{step}", "1")
+
+
+def failed_key():
+    import torch.distributed
+
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=datetime.timedelta(hours=1))
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(_write_step, store, 2)
+        ready()
+        store.wait(["saved/2"])
+        written.result()
 
 
 class Exchange:

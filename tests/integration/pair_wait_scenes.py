@@ -2,6 +2,7 @@
 are about to."""
 
 import asyncio
+import datetime
 import multiprocessing
 import os
 import socket
@@ -172,6 +173,20 @@ def loops_of_processes():
     while not loaded.value:
         time.sleep(0.02)
     version.value += 1
+
+
+def _publish(store):
+    store.get("weights/1")
+
+
+def one_client():
+    import torch.distributed
+
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, timeout=datetime.timedelta(hours=1))
+    threading.Thread(target=_publish, args=(store,), name="publisher", daemon=True).start()
+    time.sleep(1)
+    ready()
+    store.set("weights/1", "1")
 
 
 if __name__ == "__main__":

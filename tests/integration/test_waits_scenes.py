@@ -86,6 +86,15 @@ WORDS = {
             "has ended (exit code 1)",
         ],
         "prefetcher_failed": ["an item of queue `self.batches` (queue.Queue, empty)", "thread prefetch ", "has ended"],
+        "failed_save": [
+            "for an item of queue `self.saved` (queue.Queue, empty); the work of one of `self.begun` has failed, and",
+            "OSError: [Errno 28] No space left on device was raised at helper_wait_scenes.py:",
+            "(write); it would put an item in only in line",
+        ],
+        "failed_key": [
+            "key `saved/2` of the torch.distributed store `store`; the work of future `written` has failed, and",
+            "(_write_step); it would set it only in line",
+        ],
         "begun_already": ["barrier `together`: 2 of 3 have arrived", "thread shard-2 has ended"],
     },
     TABLES: {
@@ -267,6 +276,11 @@ WORDS = {
             "thread roller should change `self.rolled`, and waits at",
             "for its loop until `self.trained > self.rolled`",
             "the main thread should change `self.trained`, so they wait for each other (deadlock)",
+        ],
+        "one_client": [
+            "for its turn to set key `weights/1` of the torch.distributed store `store`; thread publisher has the",
+            "connection of that store, which serves one call at a time, and waits at",
+            "the main thread is at the call that would set it, so they wait for each other (deadlock)",
         ],
         "loops_in_turn": ["thread roller polls (a loop while `self.turn != own` (self.turn = '"],
         "loops_of_tasks": [

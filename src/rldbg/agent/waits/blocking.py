@@ -13,12 +13,14 @@ from .looking import DEFAULT_GROUP, LOCKS, Looking, Wait, lock_key, shared_semap
 from .objects import Frame, Object, called_on, is_a
 from .origins import given_to, last_name, own_nodes
 from .resolving import resolve, texts_of
-from .source import Call
+from .source import SETTING, Call
 from .starters import handed_function
 from .system_calls import kernel_wait
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _STORE_CALLS = frozenset({"get", "multi_get", "wait", "queue_pop", "barrier"})
+_STORE_METHODS = SETTING | {"check", "delete_key", "num_keys", "queue_len"}
+_STORES_WITH_CONNECTION = ("TCPStore", "PrefixStore")
 
 
 def wait_of(looking: Looking) -> Wait:
@@ -74,12 +76,8 @@ def _at_line(looking: Looking) -> Wait | None:
         elif call.method == "get" and is_a(value, "SimpleQueue") and value is not None:
             name, key = call.name, f"{value.address:#x}"
             return {"kind": "queue_get", "type": "SimpleQueue", "name": name, "key": key, "size": value.length()}
-        elif call.method in _STORE_CALLS and is_a(value, "Store"):
-            # A time limit may follow.
-            keys = call.arguments[:1]
-            named = [text for argument in keys for text in texts_of(argument, place)]
-            written = [ast.unparse(each)[:80] for each in keys if isinstance(each, ast.JoinedStr)]
-            return {"kind": "store", "name": call.name, "keys": named[:3], "written": written, "call": call.method}
+        elif is_a(value, "Store") and (wait := _store(call, value, place, looking)):
+            return wait
         elif call.method.startswith("recv") and is_a(value, "Socket"):
             # Of pyzmq; those of the standard library are lower case.
             return {"kind": "message", "name": call.name}
@@ -90,6 +88,22 @@ def _at_line(looking: Looking) -> Wait | None:
         inside = {"file": place.file, "line": place.line, "function": place.function}
         return wait | ({"taken_in": inside} if looking.user else {})
     return None
+
+
+def _store(call: Call, value: Object | None, place: Frame, looking: Looking) -> Wait:
+    """A call of a torch.distributed store; `in_turn` where another call may have its connection, which serves one at a
+    time: who waits for an answer reads, and does not sleep."""
+    in_turn = is_a(value, *_STORES_WITH_CONNECTION) and looking.kernel.get("call") == "futex"
+    # Others give their answer at once.
+    if call.method not in _STORE_CALLS and not (in_turn and call.method in _STORE_METHODS):
+        return {}
+    # A time limit may follow.
+    keys = call.arguments[:1]
+    named = [text for argument in keys for text in texts_of(argument, place)]
+    written = [ast.unparse(each)[:80] for each in keys if isinstance(each, ast.JoinedStr)]
+    kind = "store" if call.method in _STORE_CALLS else "store_turn"
+    told = {"kind": kind, "name": call.name, "keys": named[:3], "written": written, "call": call.method}
+    return told | {"in_turn": in_turn}
 
 
 def _lock(call: Call, value: Object | None) -> Wait:

@@ -257,10 +257,13 @@ def called_on(function: Object | None) -> Object | None:
 
 
 def exception_text(error: Object) -> str:
-    """Type and first argument; nothing of it is run."""
+    """Type and first argument; of an error of the system, its number and what it means. Nothing of it is run."""
     arguments = error.get("args")
-    first = next(iter(arguments.elements()), None) if arguments is not None else None
+    given = arguments.elements()[:2] if arguments is not None else []
+    first = given[0] if given else None
     plain = (first.text() if first.text() is not None else first.number()) if first is not None else None
+    if is_a(error, "OSError") and isinstance(plain, int) and len(given) > 1 and (text := given[1].text()):
+        plain = f"[Errno {plain}] {text}"
     return error.kind if plain in (None, "") else f"{error.kind}: {plain}"
 
 

@@ -5,14 +5,14 @@ import ast
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
+from .failed_work import futures_of
 from .kernel import Facts
-from .objects import Frame, Object, exception_text, is_a
+from .objects import Frame, exception_text, is_a
 from .origins import FUNCTIONS, last_name, own_nodes
 from .places import is_users
 from .reasons import is_called_on
 from .source import Sources
 
-_MOST_LOOKED_AT = 200
 _LOCKING = (frozenset({"acquire"}), frozenset({"release"}))
 # By the kind of the wait: how one is taken, and how it is given back. Who takes an item of a queue and puts the same
 # one in again uses it as a pool.
@@ -173,7 +173,7 @@ def failed_calls(skipped: Facts, stacks: Sequence[Sequence[Frame]]) -> Facts:
     """Futures in the variables of current functions that an exception between these lines has ended: how many, and what
     the first one raised at which line."""
     found = []
-    for future in _futures(frame for frames in stacks for frame in frames if is_users(frame.file)):
+    for future, _ in futures_of(frame for frames in stacks for frame in frames if is_users(frame.file)):
         error = future.get("_exception")
         if error is None or not is_a(error, "BaseException"):
             continue
@@ -184,29 +184,6 @@ def failed_calls(skipped: Facts, stacks: Sequence[Sequence[Frame]]) -> Facts:
     return found[0] | {"count": len(found), "function": skipped["function"]} if found else {}
 
 
-def failed_futures(stacks: Sequence[Sequence[Frame]]) -> list[Facts]:
-    """What an exception has ended of the work that the variables of current functions have the futures of: the first,
-    and how many."""
-    found = [
-        exception_text(error)
-        for future in _futures(frame for frames in stacks for frame in frames if is_users(frame.file))
-        if (error := future.get("_exception")) is not None and is_a(error, "BaseException")
-        if not is_a(error, "CancelledError")
-    ]
-    return [{"kind": "future", "count": len(found), "raised": found[0]}] if found else []
-
-
 def _is_between(place: Frame, skipped: Facts) -> bool:
     own = place.function.rpartition(".")[2] == skipped["function"]
     return own and bool(skipped["acquired"] <= place.line < skipped["released"])
-
-
-def _futures(frames: Iterator[Frame]) -> Iterator[Object]:
-    seen: set[int] = set()
-    named = [value for frame in frames for value in frame.locals().values()]
-    kept = [inner for value in named for inner in value.attributes().values()]
-    for value in (*named, *kept):
-        for each in (value, *value.elements()[:_MOST_LOOKED_AT]):
-            if is_a(each, "Future") and each.address not in seen:
-                seen.add(each.address)
-                yield each

@@ -14,6 +14,7 @@ from .connected import connected_processes, connection_to, is_listened, listenin
 from .distributed_calls import given_results, keys_ahead
 from .ended import OUR_THREADS, ended_process, ended_processes, ended_threads, last_exception, own_threads, raised_facts
 from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts, transports_of
+from .failed_work import failed_futures
 from .file_locks import contested_file, file_lock_holders
 from .held_locks import class_of, held_locks, tell_apart
 from .kept import ray_keeping
@@ -38,7 +39,6 @@ from .programs import ended_programs, program_behind
 from .relations import name_by_others, relate
 from .rounds import current_round
 from .routes import lines_entering, route
-from .skipped import failed_futures
 from .source import Sources
 from .system_calls import kernel_wait
 from .unix_sockets import unix_peer
@@ -160,7 +160,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
             *ended_processes(modules),
             *ended_programs([frames for _, frames in waiting] if "subprocess" in modules else []),
             *failed_tasks(every_task),
-            *failed_futures([frames for _, frames in waiting] if "concurrent.futures" in modules else []),
+            *failed_futures([frames for _, frames in waiting] if "concurrent.futures" in modules else [], sources),
         ],
         "children": children_of(view.pid),
         "raised": last_exception(modules),

@@ -18,6 +18,9 @@ _FIXES = {
     "cuda": "the GPU may be at work: this may be slow, not a hang; look again later and compare the line",
 }
 _FLUSH = "flush after each message: file.flush(), print(..., flush=True), or python -u for a whole program"
+_OWN_CLIENT = (
+    "give the thread that waits a store of its own (TCPStore(..., is_master=False)), or wait in one thread only"
+)
 _SAME_ORDER = "make all ranks call the same collectives in the same order"
 _RING_FIXES = {
     "lock": "take the locks in the same order everywhere, or use one lock",
@@ -207,6 +210,8 @@ def _fix(way: Sequence[Node], kind: str, *, ring: bool) -> str:
         return f"inspect it: rldbg attach {who}; resume it: rldbg continue {who}"
     if any(node.wait.get("unflushed") for node in way):
         return _FLUSH
+    if any(node.kind == "store_turn" for node in way):
+        return _OWN_CLIENT
     if any(node.wait.get("handles") for node in way if ring or kind == "raised"):
         return CORRECT_WHAT_WAS_RAISED
     if not ring:

@@ -1,15 +1,13 @@
 """The other side of a wait: the holder of a lock, or who should answer at the other end of a connection."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from rldbg.live.diagnosis.entries import all_entries, busy_loops, children_of, entry_id, front_of, process_id, thread_id
+from rldbg.live.diagnosis.failed_work import is_key
 from rldbg.live.diagnosis.lost_waits import what_ended
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import place_text
-
-_UNKNOWN_PART = re.compile(r"\{[^{}]*\}")
 
 
 def lock_edges(wait: WaitFacts, stack: WaitFacts, node: Node, stacks: Sequence[WaitFacts]) -> list[Edge]:
@@ -104,21 +102,19 @@ def servers_of(pid: int, host: Any, known: Mapping[Id, Node], wait: WaitFacts) -
     return [node.id for node in serving] or [front]
 
 
+def _part_of_setter(entry: WaitFacts, place: WaitFacts) -> str:
+    own = entry.get("place") or {}
+    at_it = all(own.get(each) == place[each] for each in ("file", "line"))
+    return "is at the call that would set it" if at_it else f"sets it only later ({place_text(place)})"
+
+
 def later_setters(wanted: Set[str], stacks: Sequence[WaitFacts]) -> list[Edge]:
     """Threads and tasks that come to a line which sets one of the keys, with that line."""
     found = {
-        entry_id(entry, stack): f"sets it only later ({place_text(place)})"
+        entry_id(entry, stack): _part_of_setter(entry, place)
         for stack in stacks
         for entry in all_entries(stack)
         for key, place in (entry.get("sets_later") or {}).items()
-        if any(_is_key(own, key) for own in wanted)
+        if any(is_key(own, key) for own in wanted)
     }
     return [Edge(identity, part) for identity, part in found.items()]
-
-
-def _is_key(wanted: str, written: str) -> bool:
-    """Whether a key is the one that is written there, maybe with parts that are not known yet."""
-    if not written.startswith(("f'", 'f"')):
-        return wanted == written
-    parts = [re.escape(part) for part in _UNKNOWN_PART.split(written[2:-1])]
-    return any(parts) and re.fullmatch(".+".join(parts), wanted) is not None

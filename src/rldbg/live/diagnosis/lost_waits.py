@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rldbg.agent.waits import is_users
 from rldbg.live.diagnosis.entries import all_entries, children_of
+from rldbg.live.diagnosis.failed_work import failed_duty, failed_text
 from rldbg.live.diagnosis.wait_graph import Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import POOL_RESULTS, exit_text, place_text
 
@@ -33,7 +34,9 @@ def why_lost(
 ) -> str:
     if wait.get("shared") and wait.get("between") != "ray":
         stack = _with_relatives(wait, stack, stacks)
-    return _pool_loss(entry, stack, known) or _lost(entry, wait, stack)
+    others = stacks if wait["kind"] == "store" else (stack,)
+    failed = failed_duty(wait, others, DUTIES.get(str(wait["kind"]), ("", "set it"))[1])
+    return failed or _pool_loss(entry, stack, known) or _lost(entry, wait, stack)
 
 
 def ended_relatives(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> str:
@@ -428,15 +431,10 @@ def what_ended(stack: WaitFacts, started: Sequence[str] = ()) -> str:
     raised, thread = last_raised(stack), str(stack.get("raised_in") or "")
     words = [f"thread {each['name']} has ended" for each in threads if each["name"] != thread]
     words += [f"task {each['name']} {each['exit']}" for each in ended if each["kind"] == "task"]
-    words += [_failed_text(each) for each in ended if each["kind"] == "future"]
+    words += [failed_text(each) for each in ended if each["kind"] == "future"]
     words += [f"thread {thread} has ended: {raised}"] if raised and thread else filter(None, [raised])
     words += ended_children(stack)
     return ", ".join(([word for word in words if any(_is_remembered(name, word) for name in started)] or words)[:4])
-
-
-def _failed_text(each: WaitFacts) -> str:
-    futures = "1 future has" if each["count"] == 1 else f"{each['count']} futures have"
-    return f"{futures} failed: {each['raised']}"
 
 
 def known_starters(wait: WaitFacts) -> list[str]:

@@ -283,7 +283,19 @@ def _connection_edges(asked: Asked) -> list[Edge]:
     return [Edge(each.id, "has one of them") for each in asking]
 
 
+def _connection_of_store(asked: Asked) -> list[Edge]:
+    """Who waits for an answer of a store in the same process, and has its connection meanwhile."""
+    own = [each for each in asked.known.values() if each.id[:2] == asked.base and each.id != asked.node.id]
+    reading = [each for each in own if each.kind == "store" and not each.wait.get("in_turn")]
+    named = [each for each in reading if each.wait.get("name") == asked.wait.get("name")]
+    return [
+        Edge(each.id, "has the connection of that store, which serves one call at a time") for each in named or reading
+    ]
+
+
 def _store_edges(asked: Asked) -> list[Edge]:
+    if asked.wait.get("in_turn") and (before := _connection_of_store(asked)):
+        return before
     wanted, node = set(asked.wait.get("keys") or ()), asked.node
     entries = [(each, entry) for each in asked.stacks for entry in all_entries(each)]
     if later := [edge for edge in later_setters(wanted, asked.stacks) if edge.target != node.id]:
@@ -475,6 +487,7 @@ _BY_KIND: Mapping[str, Callable[[Asked], list[Edge]]] = (
         "some_tasks": _any_task_edges,
         "connection_pool": _connection_edges,
         "store": _store_edges,
+        "store_turn": _connection_of_store,
         "child": _child_edges,
         "data_loader": _loader_edges,
     }

@@ -140,8 +140,12 @@ _OWN_WORDS = {
 
 
 def _store(wait: Any, name: str) -> str:
+    return f"a rank to set {_keys(wait) or 'a key'} of the torch.distributed store `{name}`"
+
+
+def _keys(wait: Any) -> str:
     keys = " and ".join(f"`{key}`" for key in wait.get("keys") or [])
-    return f"a rank to set {f'key {keys}' if keys else 'a key'} of the torch.distributed store `{name}`"
+    return f"key {keys}" if keys else ""
 
 
 def _ray(wait: Any, _name: str) -> str:
@@ -185,6 +189,9 @@ _THINGS = {
     "stream": lambda wait, name: _rpc(wait) or _stream(wait),
     "socket": _socket,
     "store": _store,
+    "store_turn": lambda wait, name: (
+        f"its turn to {wait['call']} {_keys(wait) or 'a key'} of the torch.distributed store `{name}`"
+    ),
     "file_lock": lambda wait, name: f"the lock on file {wait.get('path') or 'of ' + named('lock', name)}",
     "lock_file": lambda wait, name: (
         f"lock file {wait['path']} ({age_text(wait['lock_file']['age_s'])} old) to be removed"
