@@ -48,6 +48,42 @@ def handler_returns():
     worker.ask("")
 
 
+class GroupFilter:
+    """Groups whose rewards are all the same are no use, and are dropped without a word."""
+
+    def __init__(self, work):
+        self.groups, self.batch = queue.Queue(), queue.Queue()
+        threading.Thread(target=work, args=(self,), name="group-filter", daemon=True).start()
+
+    def drop_equal(self):
+        while True:
+            rewards = self.groups.get()
+            mean = sum(rewards) / len(rewards)
+            advantages = [each - mean for each in rewards]
+            if any(abs(each) > 1e-6 for each in advantages):
+                self.batch.put(advantages)
+
+    def keep_useful(self):
+        while groups := self.groups.get():
+            useful = [each for each in groups if max(each) > min(each)]
+            for each in useful:
+                self.batch.put(each)
+
+    def train(self, items, size):
+        for each in items:
+            self.groups.put(each)
+        ready()
+        return [self.batch.get() for _ in range(size)]
+
+
+def equal_rewards():
+    GroupFilter(GroupFilter.drop_equal).train([[1.0, 0.0], [1.0, 1.0]], 2)
+
+
+def useful_groups():
+    GroupFilter(GroupFilter.keep_useful).train([[[0.0, 1.0]], [[1.0, 1.0]]], 2)
+
+
 def step_environment(commands):
     steps = 0
     while True:

@@ -43,6 +43,14 @@ def cycle(rank, _folder):
         dist.all_reduce(torch.ones(2), group=group)
 
 
+def wrong_group(rank, _folder):
+    """Rank 1 forgets the group of ranks 0 and 1."""
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(torch.ones(2), group=pair if rank == 0 else None)
+    dist.barrier()
+
+
 def uneven_groups(rank, _folder):
     """One rank alone makes a group of its own: the next one has another number on each side."""
     if rank == 2:

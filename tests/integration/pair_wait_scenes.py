@@ -175,6 +175,40 @@ def loops_of_processes():
     version.value += 1
 
 
+class Board:
+    """Two kinds of threads wait for one condition."""
+
+    def __init__(self):
+        self.changed, self.weights, self.samples = threading.Condition(), 0, 0
+
+    def await_weights(self):
+        with self.changed:
+            while self.weights < 1:
+                self.changed.wait()
+
+    def await_samples(self):
+        with self.changed:
+            while self.samples < 1:
+                self.changed.wait()
+
+    def add_sample(self):
+        with self.changed:
+            self.samples += 1
+            self.changed.notify()
+
+
+def woke_the_other():
+    board = Board()
+    threading.Thread(target=board.await_weights, name="engine", daemon=True).start()
+    time.sleep(0.3)
+    learner = threading.Thread(target=board.await_samples, name="learner", daemon=True)
+    learner.start()
+    time.sleep(0.3)
+    board.add_sample()
+    ready()
+    learner.join()
+
+
 def _publish(store):
     store.get("weights/1")
 

@@ -105,6 +105,15 @@ def test_a_rank_that_never_entered_is_named_with_its_place(theatre, scene, tmp_p
     [
         ("disagreement", "disagreement", [1], ["broadcast", "all_reduce"]),
         ("roots", "disagreement", [0], ["broadcast of shape 3 from rank 1", "broadcast of shape 3 from rank 0"]),
+        (
+            "wrong_group",
+            "disagreement",
+            [1],
+            [
+                "rank 0 waits in all_reduce #1 of group ",
+                "(ranks 0, 1), which rank 1 never entered (called it with group",
+            ],
+        ),
         ("cycle", "cycle", [0, 1], ["wait for each other", "all_reduce #1"]),
         ("receives", "cycle", [0, 1], ["recv from rank"]),
         ("interpreter_stuck", "absent", [0], ["rank 0 never entered all_reduce #1", "gloo_scenes.py"]),

@@ -219,6 +219,12 @@ WORDS = {
             "its items come from ask (answer_scenes.py:",
             "in the main thread, which is waiting",
         ],
+        "equal_rewards": [
+            "queue `self.batch`",
+            "thread group-filter should put an item in (it does so in line",
+            "only if `any((abs(each) > 1e-06 for each in advantages))`; of its last item advantages = [0.0, 0.0])",
+        ],
+        "useful_groups": ["thread group-filter should put an item in (it does so in line", "`max(each) > min(each)`"],
         "pipe_continue": ["is at the other end (it answers in line", "which `if command == 'seed': continue` in line"],
         "process_returns": ["of handle, which `if len(tokens) > 4: return` in line"],
         "future_skipped": ["task batch-worker", "of run_one, which `if prompt.startswith('#'): return` in line"],
@@ -276,6 +282,12 @@ WORDS = {
             "thread roller should change `self.rolled`, and waits at",
             "for its loop until `self.trained > self.rolled`",
             "the main thread should change `self.trained`, so they wait for each other (deadlock)",
+        ],
+        "woke_the_other": [
+            "thread learner waits at pair_wait_scenes.py:",
+            "`self.samples < 1` (self.samples = 1): that does not hold any more, only the notification is missing",
+            "thread engine waits for the same condition, in a loop while `self.weights < 1` (self.weights = 0)",
+            "calls notify(), which wakes one of them only: if its own loop goes on, the notification is lost",
         ],
         "one_client": [
             "for its turn to set key `weights/1` of the torch.distributed store `store`; thread publisher has the",

@@ -75,7 +75,7 @@ def test_a_group_that_ranks_have_made_of_other_members_is_told():
         "new_group numbers groups in the order of its calls: 2 so far on ranks 0, 1, 3 so far on rank 2"
     )
     assert found.kind == "disagreement" and not rest
-    assert found.evidence[1] == "rank 1 waits at job.py:9 (build) for all_reduce of group 1"
+    assert found.evidence[1] == "rank 1 waits at job.py:9 (build) for all_reduce of group 1 (ranks 0, 1)"
     assert "use_local_synchronization" in found.fix[0]
     # AND a process that waits for one of them
     child = {"kind": "child", "pid": 10, "name": "trainer", "child": {"state": "sleeping"}}

@@ -2,6 +2,7 @@
 that it sends, the futures that it completes. What makes it leave that out for an item, and who gives it the items."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
@@ -10,10 +11,10 @@ from .kernel import Facts
 from .looking import shared_key
 from .lookups import lookup
 from .objects import Frame, Object
-from .origins import FUNCTIONS, last_name, own_nodes
+from .origins import FUNCTIONS, given_to, last_name, own_nodes, parsed
 from .places import is_users, users_place
 from .reasons import guarded
-from .resolving import resolve
+from .resolving import resolve, values_in
 from .skipped import ways_around
 from .source import Sources, methods_in
 from .starters import TOO_COMMON
@@ -22,15 +23,19 @@ from .ways_out import takes_each
 _SHOWN, _DEPTH, _MOST_CALLED = 80, 3, 40
 _NEXT_ROUND, _ANY_EXIT = frozenset({"continue"}), frozenset({"return", "break", "continue"})
 _Loop = ast.While | ast.For | ast.AsyncFor
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
+# A way past a step that depends on a condition.
+_CONDITION = re.compile(r"`if (.*): \w+`")
 _ITERATED = (ast.For, ast.AsyncFor)
 
 
 @dataclass(frozen=True)
 class _Omitted:
-    """What leads past a step: exits, or conditions on which it depends."""
+    """What leads past a step: exits, or conditions on which it depends; and their values for the last item."""
 
     left_by: tuple[str, ...] = ()
     only_if: str = ""
+    values: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.left_by or self.only_if)
@@ -77,7 +82,7 @@ class _Steps:
             for method in (each for each in methods_in(call) if each.attr in self._methods):
                 groups.setdefault(ast.unparse(method.value), []).append(_Step(call, method, test))
         for group in groups.values():
-            yield self._told(place, body, group[0], self._omitted(body, group, begins, words) or above)
+            yield self._told(place, body, group[0], self._omitted(place, body, group, begins, words) or above)
         steps = {id(step.call) for group in groups.values() for step in group}
         for call, test in calls:
             called = called_function(call, place, self._sources) if id(call) not in steps else None
@@ -85,15 +90,19 @@ class _Steps:
                 continue
             self._seen.add((called.file, called.line))
             method = ast.Attribute(call.func, "")
-            omitted = self._omitted(body, [_Step(call, method, test)], begins, words) or above
+            omitted = self._omitted(place, body, [_Step(call, method, test)], begins, words) or above
             yield from self.of(called, called.definition, called.line, _ANY_EXIT, omitted)
 
-    def _omitted(self, body: ast.AST, group: Sequence[_Step], begins: int, words: Set[str]) -> _Omitted:
+    def _omitted(self, place: Frame, body: ast.AST, group: Sequence[_Step], begins: int, words: Set[str]) -> _Omitted:
         calls = [step.call for step in group]
         ways = [*ways_around(_in_block(body), calls, begins, words), *self._caught(body, calls)]
         tests = [step.test for step in group if step.test is not None]
-        shown = dict.fromkeys(f"`{ast.unparse(test)[:_SHOWN]}`" for test in tests)
-        return _Omitted(tuple(ways), " or ".join(shown) if len(tests) == len(group) and not ways else "")
+        depends = tests if len(tests) == len(group) and not ways else []
+        depends = depends or ([] if ways else list(_filters(body, calls)))
+        asked = [parsed(found[1]) for way in ways if (found := _CONDITION.match(way))] + depends
+        values = values_in(ast.List(asked), place)
+        shown = dict.fromkeys(f"`{ast.unparse(test)[:_SHOWN]}`" for test in depends)
+        return _Omitted(tuple(ways), " or ".join(shown), values)
 
     def _caught(self, body: ast.AST, calls: Sequence[ast.Call]) -> Iterator[str]:
         """Handlers in the same loop or function that take an exception of the steps and do not do them instead."""
@@ -110,9 +119,31 @@ class _Steps:
         value = resolve(receiver, place)
         keys = [f"{value.address:#x}", *filter(None, [shared_key(value)])] if value is not None else []
         told = {"function": place.function.rpartition(".")[2], "line": step.call.lineno, "method": step.method.attr}
-        told |= {"left_by": list(omitted.left_by), "only_if": omitted.only_if, "keys": keys, "writes": _written(value)}
+        told |= {
+            "left_by": list(omitted.left_by),
+            "only_if": omitted.only_if,
+            "values": omitted.values,
+            "keys": keys,
+            "writes": _written(value),
+        }
         # What a variable stands for is another object in each round.
         return told | {"may": not _of_self(receiver), "lookup": lookup(receiver, body, place)}
+
+
+def _filters(body: ast.AST, calls: Sequence[ast.Call]) -> Iterator[ast.expr]:
+    """Conditions of what a step is done for each of: `for each in kept: put(each)`, after `kept = [... if good(each)]`
+    or `kept = filter(good, ...)`."""
+    looped = [node.iter for node in own_nodes(body) if isinstance(node, _ITERATED) and _has(node, calls)]
+    for source in (*looped, *(each for call in calls for each in call.args)):
+        for made in given_to(source.id, body) if isinstance(source, ast.Name) else (source,):
+            for part in made.generators if isinstance(made, _COMPREHENSIONS) else ():
+                yield from part.ifs
+            if isinstance(made, ast.Call) and last_name(made.func) == "filter" and made.args:
+                yield made
+
+
+def _has(node: ast.AST, calls: Sequence[ast.Call]) -> bool:
+    return any(inner is call for inner in ast.walk(node) for call in calls)
 
 
 def _in_block(body: ast.AST) -> ast.AST:

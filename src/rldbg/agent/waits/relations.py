@@ -180,6 +180,9 @@ def _relate_functions(
         if not functions and table:
             functions, name = sources.functions_calling(place, f"_.{table}", opposite), table
         wait["functions"] = functions
+        if wait["kind"] == "condition":
+            every = sources.functions_calling(place, name, frozenset({"notify_all"}))
+            wait["wakes_one"] = [each for each in functions if each not in every]
         wait["nowhere"] = not functions and sources.is_called_nowhere(place, str(wait["name"]), opposite)
         wait["starters"] = starters(functions, place, frames, sources)
         names = {each.partition(":")[0] for each in functions}

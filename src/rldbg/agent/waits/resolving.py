@@ -203,8 +203,12 @@ def plain_text(value: Object) -> str | None:
     plain = path_text(value) or _plain(value)
     if plain is not None and value.kind == "bool":
         return str(bool(plain))
+    if plain is None and value.kind == "float":
+        plain = value.real()
     if plain is not None:
         return repr(plain)[:80]
+    if value.kind == "NoneType":
+        return "None"
     if not is_a(value, *_BRACKETS) or not 0 < (value.length() or 0) <= _MOST_ELEMENTS:
         return None
     within = [key for key, _ in value.pairs()] if is_a(value, "dict") else value.elements()

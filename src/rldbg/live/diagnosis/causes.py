@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from rldbg.live.diagnosis.hang import CORRECT_WHAT_WAS_RAISED, HangDiagnosis
 from rldbg.live.diagnosis.rank_nodes import uneven_rounds
 from rldbg.live.diagnosis.wait_graph import FEEDS, JOINS, Node, WaitGraph, sleeps_long, works_slowly
-from rldbg.live.diagnosis.wait_words import clause, listed, sentence, thing, told_nodes
+from rldbg.live.diagnosis.wait_words import clause, listed, loop_text, sentence, thing, told_nodes
 from rldbg.live.diagnosis.waits import one_sided
 
 SLOW = "it is running: this may be slow, not a hang; look again later and compare the line"
@@ -133,6 +133,8 @@ def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph, same_cause: Sequenc
     where = "" if ranks else listed(list(dict.fromkeys(node.label for node in (*told_nodes(root), *others))))
     text = f"; {common}" if ring and (common := _common_side(way)[0]) else ""
     text += _alike_text(same, others, whole=len(ways) == 1)
+    woken, to_all = _woken_in_vain([same, *others])
+    text, fix = text + woken, fix or to_all
     left = [node for node in nodes if node.id not in told]
     text += _elsewhere(last, left) if len(way) > 1 else ""
     # Who only waits has nothing to do; the root of a wait without a counterpart may have failed to ask.
@@ -240,11 +242,26 @@ def _alike_text(first: Node, others: Sequence[Node], *, whole: bool) -> str:
     for node in others:
         # Who waits for the same condition may wait for something else to hold.
         loop = str(node.wait.get("until") or "") if first.kind == "condition" else ""
-        loops.setdefault(f", in a loop {loop}" if loop and loop != first.wait.get("until") else "", []).append(
-            node.label
-        )
+        other = loop and loop != first.wait.get("until")
+        loops.setdefault(loop_text(node.wait) if other else "", []).append(node.label)
     return "".join(
         f"; {listed(labels)} {'waits' if len(labels) == 1 else 'wait'} {how}{loop}" for loop, labels in loops.items()
+    )
+
+
+def _woken_in_vain(waiting: Sequence[Node]) -> tuple[str, str]:
+    """Of those who wait for one condition, some for what is so already and some for something else: a notification that
+    wakes one may have woken the other. With what to do."""
+    first = waiting[0]
+    loops = {str(node.wait.get("until")) for node in waiting}
+    one = [str(each).partition(":") for each in first.wait.get("wakes_one") or ()]
+    if first.kind != "condition" or not one or len(loops) < 2 or not any(node.wait.get("met") for node in waiting):
+        return "", ""
+    names = " and ".join(f"{name} (line {line})" for name, _, line in one[:2])
+    calls = "calls" if len(one) == 1 else "call"
+    return (
+        f"; {names} {calls} notify(), which wakes one of them only: if its own loop goes on, the notification is lost",
+        "use notify_all(), or a condition of its own for each of these loops",
     )
 
 

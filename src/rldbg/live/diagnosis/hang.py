@@ -1,15 +1,16 @@
 """Why a job hangs, in one sentence, from the waits of all ranks."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rldbg.core import Finding, Severity
-from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Pending, RankView, Waits, one_sided
+from rldbg.live.diagnosis.waits import EQUAL_SHAPES, Mismatch, Pending, RankView, Waits, one_sided
 
 ENDED = frozenset({"exited", "crashed", "lost"})
 CORRECT_WHAT_WAS_RAISED = "correct what was raised; what `except` and `finally` call, the other ranks do not"
+_SAME_GROUP = "pass the same group= to the same call on all ranks that are in it"
 _SAME_CALLS = "make all ranks of a group call the same collectives in the same order, with equal shapes"
 
 
@@ -66,13 +67,30 @@ def _mismatch(waits: Waits) -> HangDiagnosis | None:
     first = waits.mismatches[0]
     raised = tuple(rank for ranks in first.calls.values() for rank in ranks if waits.views[rank].handles)
     calls = sorted((len(ranks), _called(what, ranks, waits.views)) for what, ranks in first.calls.items())
+    awaited = dict(_awaited_elsewhere(first, waits))
+    odd = tuple(sorted({rank for ranks in awaited.values() for rank in ranks}))
     return HangDiagnosis(
         f"the ranks disagree on collective #{first.sequence} of group {_name(first.group, waits.groups)}: "
-        + "; ".join(text for _, text in calls),
+        + "; ".join([*(text for _, text in calls), *awaited]),
         "disagreement",
-        raised or first.odd,
-        fix=(CORRECT_WHAT_WAS_RAISED if raised else _SAME_CALLS,),
+        raised or odd or first.odd,
+        fix=(CORRECT_WHAT_WAS_RAISED if raised else _SAME_GROUP if odd else _SAME_CALLS,),
     )
+
+
+def _awaited_elsewhere(found: Mismatch, waits: Waits) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Ranks that disagree in one group, while those of another one wait for them there: they may have been given the
+    wrong group."""
+    there = {rank for ranks in found.calls.values() for rank in ranks}
+    for rank, others in waits.edges.items():
+        operation, missing = next(iter(others.values())), tuple(sorted(there & set(others)))
+        if rank in there or not missing or operation.group == found.group or operation.peer is not None:
+            continue
+        words = f"{ranks_text([rank])} waits in {operation} of group {_name(operation.group, waits.groups)}, which "
+        words += f"{ranks_text(missing)} never entered"
+        called = {each.oldest.op for each in (waits.views[other] for other in missing) if each.oldest is not None}
+        same = called == {operation.op}
+        yield words + f" (called it with group {found.group or 'default'} instead)" * same, missing
 
 
 def _called(what: str, ranks: Sequence[int], views: Mapping[int, RankView]) -> str:

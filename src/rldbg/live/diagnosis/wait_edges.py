@@ -168,8 +168,15 @@ def _with_skipped_step(edge: Edge, asked: Asked) -> Edge:
             elsewhere = target is not None and not target.place.endswith(f"({step['function']})")
             where = f"in line {step['line']}" + f" of {step['function']}" * elsewhere
             why = f"which {ways_text(step)}" if step["left_by"] else f"only if {step['only_if']}"
-            return replace(edge, skipped=f"{does} {where}, {why}{keys_text(step['lookup'])}")
+            # Of what is taken out of a table, the keys say more.
+            last = keys_text(step["lookup"]) or _last_item(step)
+            return replace(edge, skipped=f"{does} {where}, {why}{last}")
     return edge
+
+
+def _last_item(step: WaitFacts) -> str:
+    """What the conditions that lead past a step look at, as it was for the item that was taken last."""
+    return f"; of its last item{str(step['values']).replace(' (', ' ', 1).removesuffix(')')}" if step["values"] else ""
 
 
 def _with_unflushed(edge: Edge, asked: Asked) -> Edge:

@@ -10,7 +10,7 @@ from rldbg.live.diagnosis.waits import toward
 
 POOL_RESULTS = ("Pool", "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator")
 _OUTPUTS = {1: "its standard output", 2: "its standard error"}
-_MOST_LISTED = 3
+_MOST_LISTED, _MOST_MEMBERS = 3, 8
 DEFAULT_GROUP = ("", "default", "0")
 _SIGNALS = {each.value: each.name for each in signal.Signals}
 
@@ -122,7 +122,9 @@ def _collective(wait: Any, _name: str) -> str:
         return own + (f" (`{wait['name']}`)" if wait.get("name") else "")
     group = wait.get("group")
     root = f" {root_words(str(wait.get('op')), peer)}" if peer is not None else ""
-    named = f" of group {group}" if str(group or "") not in DEFAULT_GROUP else ""
+    members = wait.get("members") or ()
+    own = f" (ranks {', '.join(map(str, members))})" if 1 < len(members) <= _MOST_MEMBERS else ""
+    named = f" of group {group}{own}" if str(group or "") not in DEFAULT_GROUP else ""
     return f"{wait.get('op')}{root}{named}{' (begun before)' if wait.get('begun') else ''}"
 
 
@@ -165,7 +167,7 @@ _THINGS = {
     "queue_put": _queue,
     "queue_join": _queue,
     "event": lambda wait, name: f"{named('event', name)} to be set",
-    "condition": lambda wait, name: f"{named('condition', name)} to be notified{_looped(wait)}",
+    "condition": lambda wait, name: f"{named('condition', name)} to be notified{loop_text(wait)}",
     "semaphore": lambda wait, name: (
         named("semaphore", name) + (f" (0 of {wait['limit']} free)" if wait.get("limit") else "")
     ),
@@ -230,8 +232,9 @@ def _task(wait: Any, name: str) -> str:
     return f"{'the tasks of' if len(wait.get('keys') or ()) > 1 else 'task'} `{name}`"
 
 
-def _looped(wait: Any) -> str:
-    met = ": that is so already, only the notification is missing" if wait.get("met") else ""
+def loop_text(wait: Any) -> str:
+    over = "that does not hold any more" if str(wait.get("until")).startswith("while") else "that is so already"
+    met = f": {over}, only the notification is missing" if wait.get("met") else ""
     return f", in a loop {wait['until']}{met}" if wait.get("until") else ""
 
 
