@@ -14,7 +14,7 @@ from .objects import Frame, Object
 from .origins import FUNCTIONS, given_to, last_name, own_nodes, parsed
 from .places import is_users, users_place
 from .reasons import guarded
-from .resolving import resolve, values_in
+from .resolving import holds, resolve, values_in
 from .skipped import ways_around
 from .source import Sources, methods_in
 from .starters import TOO_COMMON
@@ -96,6 +96,7 @@ class _Steps:
     def _omitted(self, place: Frame, body: ast.AST, group: Sequence[_Step], begins: int, words: Set[str]) -> _Omitted:
         calls = [step.call for step in group]
         ways = [*ways_around(_in_block(body), calls, begins, words), *self._caught(body, calls)]
+        ways = _likely(ways, place)
         tests = [step.test for step in group if step.test is not None]
         depends = tests if len(tests) == len(group) and not ways else []
         depends = depends or ([] if ways else list(_filters(body, calls)))
@@ -128,6 +129,13 @@ class _Steps:
         }
         # What a variable stands for is another object in each round.
         return told | {"may": not _of_self(receiver), "lookup": lookup(receiver, body, place)}
+
+
+def _likely(ways: list[str], place: Frame) -> list[str]:
+    """Those whose condition held for the last item; else those of which it cannot be told, if there are any."""
+    told = [(way, holds(parsed(found[1]), place) if (found := _CONDITION.match(way)) else None) for way in ways]
+    held, unknown = ([way for way, each in told if each is state] for state in (True, None))
+    return held or unknown or ways
 
 
 def _filters(body: ast.AST, calls: Sequence[ast.Call]) -> Iterator[ast.expr]:

@@ -71,6 +71,11 @@ def _step(frame: Frame, calls: str, sources: Sources) -> Facts:
         "tested": dict(_tested(function, frame)) if function is not None else {},
         "hold": [node.lineno for node in _above(function, frame) if _would_hold(node, frame)],
         "fail": list(_breaks_not_due(function, frame)),
+        "untrue": [
+            node.lineno
+            for node in _above(function, frame)
+            if isinstance(node, ast.If | ast.While) and holds(node.test, frame) is False
+        ],
     }
 
 

@@ -7,6 +7,7 @@ _Step = Mapping[str, Any]
 # With more than these it is not clear which one it was.
 _MOST_WAYS = 3
 # How the end of a loop is told, by its condition or because its rounds are over.
+_NOT_HELD = ("did not hold",)
 _LOOP_IS_OVER = ("did not hold any more", "ended after fewer rounds")
 
 
@@ -127,16 +128,22 @@ def _is_certain(other: Sequence[_Step], waiting: Sequence[_Step], parts: int) ->
 
 
 def _ways(waiting: Sequence[_Step], other: Sequence[_Step], parts: int) -> Iterator[str]:
-    """Of few, those that the values of now do not speak against, if there are any."""
+    """Of few, those that the values of now speak for, else those that they do not speak against, if there are any."""
     found = list(_escapes(waiting, other, parts))
     likely = [each for each in found if not _is_refuted(each[0], each[2])] if len(found) <= _MOST_WAYS else []
-    yield from (_words(escape, step, their) if escape else "" for escape, step, their in likely or found)
+    seen = [each for each in likely if _is_seen(each[0], each[2])]
+    yield from (_words(escape, step, their) if escape else "" for escape, step, their in seen or likely or found)
+
+
+def _is_seen(escape: _Step, other: _Step) -> bool:
+    """Whether a condition that is said not to have held does not hold now."""
+    return escape.get("word") in _NOT_HELD and escape["line"] in (other.get("untrue") or ())
 
 
 def _is_refuted(escape: _Step, other: _Step) -> bool:
-    """Whether a loop that is said to be over has rounds left, or a `break` that was taken depends on what does not
-    hold."""
-    over = escape.get("word") in _LOOP_IS_OVER and escape["line"] in (other.get("hold") or ())
+    """Whether a loop that is said to be over has rounds left, a condition that is said not to have held does hold, or a
+    `break` that was taken depends on what does not hold."""
+    over = escape.get("word") in (*_LOOP_IS_OVER, *_NOT_HELD) and escape["line"] in (other.get("hold") or ())
     return over or (escape.get("kind") == "break" and escape["line"] in (other.get("fail") or ()))
 
 
