@@ -13,7 +13,7 @@ from rldbg.agent.waits.polled import looked_at, unchanged
 from rldbg.agent.waits.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
 from rldbg.agent.waits.source import Sources
-from rldbg.live.diagnosis.lost_waits import unchanged_text
+from rldbg.live.diagnosis.skipped_steps import unchanged_text
 
 
 class Waiting:

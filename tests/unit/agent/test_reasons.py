@@ -12,7 +12,8 @@ from rldbg.agent.waits.objects import OwnFrame
 from rldbg.agent.waits.reasons import guard
 from rldbg.agent.waits.skipped import failed_calls, skipped_return
 from rldbg.agent.waits.source import Sources
-from rldbg.live.diagnosis.lost_waits import ways_text, why_lost
+from rldbg.live.diagnosis.lost_waits import why_lost
+from rldbg.live.diagnosis.skipped_steps import ways_text
 
 SET = frozenset({"set"})
 

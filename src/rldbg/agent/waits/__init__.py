@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
     from .outside import look
     from .places import is_standard, is_users
-    from .snapshot import RAYS_LOOP, add_own_waits
+    from .snapshot import add_own_waits
+    from .thread_entries import RAYS_LOOP
 
 __all__ = [
     "RAYS_LOOP",

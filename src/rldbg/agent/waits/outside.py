@@ -34,9 +34,10 @@ from .places import own_frames
 from .process_views import FarProcess, ThreadView
 from .rounds import current_round
 from .said_files import add_said
-from .snapshot import frame_facts, snapshot
+from .snapshot import snapshot
 from .source import Sources
 from .spied import SpiedProcess, find_py_spy, spied_threads
+from .thread_entries import frame_facts
 
 # What reading a process raises that changes while it is read.
 _CHANGED_MEANWHILE = (ValueError, IndexError, KeyError, OverflowError, RecursionError, struct.error)

@@ -5,9 +5,9 @@ from typing import Any
 
 from rldbg.live.diagnosis.entries import all_entries, busy_loops, children_of, entry_id, front_of, process_id, thread_id
 from rldbg.live.diagnosis.failed_work import is_key
-from rldbg.live.diagnosis.lost_waits import what_ended
 from rldbg.live.diagnosis.wait_graph import Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import place_text
+from rldbg.live.diagnosis.who_ended import what_ended
 
 
 def lock_edges(wait: WaitFacts, stack: WaitFacts, node: Node, stacks: Sequence[WaitFacts]) -> list[Edge]:

@@ -3,7 +3,8 @@ wait are the root then, not the idle engine behind the dispatcher."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rldbg.live.diagnosis.lost_waits import DUTIES, keys_text
+from rldbg.live.diagnosis.lost_waits import DUTIES
+from rldbg.live.diagnosis.skipped_steps import keys_text
 from rldbg.live.diagnosis.wait_graph import JOINS, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import thing
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from rldbg.agent import Message
 from rldbg.live.diagnosis.entries import children_of, process_id
 from rldbg.live.diagnosis.group_members import joins_named
-from rldbg.live.diagnosis.lost_waits import ended_processes, ended_text
 from rldbg.live.diagnosis.wait_graph import Id, Node
 from rldbg.live.diagnosis.wait_words import listed
+from rldbg.live.diagnosis.who_ended import ended_processes, ended_text
 
 _MOST_TOLD = 4
 _MOST_ENDED = 3

@@ -1,14 +1,14 @@
 """Why a wait without a known counterpart never ends: who would have ended it, and what happened to them."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rldbg.agent.waits import is_users
-from rldbg.live.diagnosis.entries import all_entries, children_of
-from rldbg.live.diagnosis.failed_work import failed_duty, failed_text
+from rldbg.live.diagnosis.entries import all_entries
+from rldbg.live.diagnosis.failed_work import failed_duty
+from rldbg.live.diagnosis.skipped_steps import entry_text, functions_text, nobody_in, skipped_text, ways_text
 from rldbg.live.diagnosis.wait_graph import Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import POOL_RESULTS, exit_text, place_text
+from rldbg.live.diagnosis.who_ended import is_remembered, known_starters, what_ended, with_relatives
 
 # What would end a wait of this kind: with "should", and as a bare verb.
 DUTIES = {
@@ -22,61 +22,16 @@ DUTIES = {
     "barrier": ("should arrive there", "arrive there"),
 }
 _HAPPENED = {"queue_get": "have items", "event": "are set", "future": "are completed"}
-_ENDED_WELL = "exit code 0"
-# How ways past a step begin that are written out.
-_TOLD_AS_IT_IS = ("`", "an ")
-# Threads of the standard library's servers: one per request.
-_ENDS_WITH_ITS_REQUEST = re.compile(r"\((handle_request|process_request_thread)\)$")
 
 
 def why_lost(
     entry: WaitFacts, wait: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node], stacks: Sequence[WaitFacts] = ()
 ) -> str:
     if wait.get("shared") and wait.get("between") != "ray":
-        stack = _with_relatives(wait, stack, stacks)
+        stack = with_relatives(wait, stack, stacks)
     others = stacks if wait["kind"] == "store" else (stack,)
     failed = failed_duty(wait, others, DUTIES.get(str(wait["kind"]), ("", "set it"))[1])
     return failed or _pool_loss(entry, stack, known) or _lost(entry, wait, stack)
-
-
-def ended_relatives(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> str:
-    """Processes that have ended and had the object: those that were started to act on it, else children of the process
-    that failed."""
-    ended = ended_processes(_with_relatives(wait, stack, stacks))
-    started = [each for each in ended if any(_is_remembered(n, str(each.get("name"))) for n in known_starters(wait))]
-    failed = [each for each in ended_processes(stack, failed=True) if not _is_unknown(each)]
-    return ", ".join(ended_text(each) for each in (started or failed)[:4])
-
-
-def _is_unknown(ended: WaitFacts) -> bool:
-    """How it ended is not known to its relatives, only to who started it."""
-    return str(ended.get("exit") or "").startswith("unknown")
-
-
-def _with_relatives(wait: WaitFacts, stack: WaitFacts, stacks: Sequence[WaitFacts]) -> WaitFacts:
-    """The process, as if all that ended and had the object had been its own: any child of who has it may have had a
-    part in it."""
-    ended = [
-        dict(each)
-        for other in stacks
-        if other.get("host") == stack.get("host")
-        for each in other.get("ended") or []
-        if may_have_had(other, wait, stack) or each.get("pid") in (stack.get("started_by") or ())
-    ]
-    return {**stack, "ended": _each_once(ended)}
-
-
-def _each_once(ended: Sequence[WaitFacts]) -> list[WaitFacts]:
-    """How a process ended is known to who started it, not to its other relatives."""
-    told = sorted(ended, key=_is_unknown, reverse=True)
-    return list({each.get("pid") or tuple(each.items()): each for each in told}.values())
-
-
-def may_have_had(other: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> bool:
-    """Whether a process and those that it started may have had a shared object: who has a pipe open is known, and who
-    started the one that waits may have given it to it."""
-    openers = wait.get("openers")
-    return openers is None or other.get("pid") in openers or stack.get("pid") in children_of(other)
 
 
 def _pool_loss(entry: WaitFacts, stack: WaitFacts, known: Mapping[Id, Node]) -> str:
@@ -155,7 +110,7 @@ def _left_out(loss: _Loss) -> str:
         for step in entry.get("answers") or ():
             same = loss.wait.get("key") in step["keys"] and step["method"] in (loss.wait.get("ended_by") or ())
             if same and step["left_by"]:
-                return f" ({_named(entry)} does so in line {step['line']}, which {ways_text(step)})"
+                return f" ({entry_text(entry)} does so in line {step['line']}, which {ways_text(step)})"
     return ""
 
 
@@ -169,9 +124,9 @@ def _unreleased(loss: _Loss) -> str:
         holders += f" ({wait['taken_for']} has a thread acquire it and releases it itself: a task that is cancelled "
         holders += "meanwhile never does)"
     elif wait.get("skipped"):
-        holders += f" ({_skipped(wait)})"
+        holders += f" ({skipped_text(wait)})"
     elif wait.get("takers"):
-        holders += f" ({_listed(wait['takers'])} acquires it, and does not release it itself)"
+        holders += f" ({functions_text(wait['takers'])} acquires it, and does not release it itself)"
     if loss.stack.get("forked"):
         holders += ", here or by a thread of the parent when this process was forked"
     return loss.with_gone(holders, ";")
@@ -195,7 +150,7 @@ def _undone_duty(loss: _Loss) -> str:
     elif wait.get("between") == "processes" and wait.get("ends") is None:
         return loss.gone or f"no parent or child process of it is seen that would {duty}"
     elif functions:
-        nobody = f"in its file only {_listed(functions)} would {duty}, {_nobody_in(functions, loss.stack)}"
+        nobody = f"in its file only {functions_text(functions)} would {duty}, {nobody_in(functions, loss.stack)}"
     else:
         nobody = f"no thread or process is seen that would {duty}"
         # Others may call a queue of Ray otherwise: each process has an object of its own for it.
@@ -207,7 +162,7 @@ def _undone_duty(loss: _Loss) -> str:
         nobody += f"; it is not in `{wait['dropped']}` any more, where this function has put it"
     later = wait.get("later") or {}
     if wait.get("skipped"):
-        nobody += f"; {_skipped(wait)}"
+        nobody += f"; {skipped_text(wait)}"
     elif later and not loss.gone:
         who = (
             "the main thread" if later["main"] else later["who"] if "task" in later["who"] else f"thread {later['who']}"
@@ -231,7 +186,7 @@ def _unset_key(loss: _Loss) -> str:
     """A key of a torch.distributed store."""
     functions, written = list(loss.wait.get("functions") or [])[:3], loss.wait.get("written") or []
     set_as = {name: (loss.wait.get("set_as") or {}).get(name, "") for name in functions}
-    told = [f"{_listed([name])} sets {f'`{key}`' if key else 'keys'}" for name, key in set_as.items()]
+    told = [f"{functions_text([name])} sets {f'`{key}`' if key else 'keys'}" for name, key in set_as.items()]
     setting = f": in its file {' and '.join(told)}, and no rank is seen running it" if told else ""
     # A key that is made of parts may be made of others there.
     if written and any(set_as.values()) and written[0] not in set_as.values():
@@ -318,77 +273,13 @@ def _all_of_pool(entry: WaitFacts, wait: WaitFacts, stack: WaitFacts) -> int:
     return len(pooled) if len(same) == len(pooled) else 0
 
 
-def _skipped(wait: WaitFacts) -> str:
-    """A release, or an item that is put back, which an exception or an exit has skipped, or may have."""
-    skipped, failed = wait["skipped"], wait.get("failed") or {}
-    take, give = ("takes one", "puts it back") if wait["kind"] == "queue_get" else ("acquires it", "releases it")
-    text = f"{skipped['function']} {take} in line {skipped['acquired']} and {give} in line"
-    text += f" {skipped['released']}, which {ways_text(skipped)}"
-    if not failed:
-        return text
-    futures = f"{failed['count']} futures have" if failed["count"] > 1 else "1 future has"
-    return f"{text}: {futures} failed there with {failed['raised']} at {place_text(failed)}"
-
-
-def unchanged_text(wait: WaitFacts, stack: WaitFacts) -> str:
-    """Of what a loop looks at: who would change it, if nobody comes to that from where it is."""
-    seen = wait.get("unchanged") or {}
-    if not seen:
-        return ""
-    text = f"in its file only {_listed(seen['functions'])} would change `{seen['name']}`, "
-    text += _nobody_in(seen["functions"], stack)
-    if skipped := seen.get("skipped"):
-        text += f"; {skipped['function']} sets it to {skipped['to']} in line {skipped['from']} and to"
-        text += f" {skipped['back_to']} in line {skipped['line']}, which {ways_text(skipped)}"
-    return text
-
-
-def _nobody_in(functions: Sequence[str], stack: WaitFacts) -> str:
-    """That none of these functions (as `name:line`) is run, or who is in one of them, elsewhere."""
-    names, them = {each.partition(":")[0] for each in functions}, "it" if len(functions) == 1 else "them"
-    for entry in all_entries(stack):
-        for frame in entry.get("frames") or []:
-            if (name := str(frame["function"]).rpartition(".")[2]) in names and is_users(str(frame["file"])):
-                what = "it" if len(functions) == 1 else name
-                return f"and {_named(entry)}, which runs {what}, is at line {frame['line']}"
-    return f"and no thread or task is seen running {them}"
-
-
-def _named(entry: WaitFacts) -> str:
-    if "task" in entry:
-        return f"task {entry['task']}"
-    return "the main thread" if entry.get("main") else f"thread {entry.get('thread')}"
-
-
-def ways_text(skipped: WaitFacts) -> str:
-    """What leads past a step of a function: "`if failed: return` in line 8, or an exception in between, skips"."""
-    exits = [
-        way if way.startswith(_TOLD_AS_IT_IS) else f"the {way}" for way in skipped["left_by"] if way != "exception"
-    ]
-    if len(exits) < len(skipped["left_by"]):
-        return f"{', '.join(exits)}, or an exception in between, skips" if exits else "an exception in between skips"
-    return f"{' or '.join(exits)} {'skips' if len(exits) == 1 else 'skip'}"
-
-
-def keys_text(found: WaitFacts) -> str:
-    """The key of the last answer, and those of who waits, where a step is for who is found in a table."""
-    if not found:
-        return ""
-    more = f" and {found['size'] - len(found['there'])} more" if (found["size"] or 0) > len(found["there"]) else ""
-    keys = "key" if found["size"] == 1 else "keys"
-    there = f"`{found['table']}` has {keys} {', '.join(found['there'])}{more}" if found["there"] else ""
-    last = f"the last answer had key {found['last']}" if found["last"] else ""
-    told = ", ".join(filter(None, [last, there]))
-    return f": {told}" if told else ""
-
-
 def _who_was_started(wait: WaitFacts, stack: WaitFacts, known: str) -> str:
     """Who would act or has acted, by the lines that start it, where the process does not remember it."""
     running = _running(stack)
     would = {str(each).partition(":")[0] for each in (*(wait.get("takers") or ()), *(wait.get("functions") or ()))}
     if would & {each.rpartition(".")[2] for each in running}:
         return ""
-    started = [each for each in wait.get("starters") or [] if not _is_remembered(str(each["name"]), known)]
+    started = [each for each in wait.get("starters") or [] if not is_remembered(str(each["name"]), known)]
     started = [each for each in started if not any(name.endswith(each["runs"]) for name in running)]
     return ", ".join(map(_started_text, started))
 
@@ -396,11 +287,6 @@ def _who_was_started(wait: WaitFacts, stack: WaitFacts, known: str) -> str:
 def _running(stack: WaitFacts) -> list[str]:
     """The functions that threads and tasks of a process are in."""
     return [str(frame["function"]) for entry in all_entries(stack) for frame in entry.get("frames") or []]
-
-
-def _is_remembered(name: str, known: str) -> bool:
-    """Whether one of this name is told already; what is in braces has other values there."""
-    return bool(name) and re.search(re.sub(r"\\{.*?\\}", ".*", re.escape(name)), known) is not None
 
 
 def _started_text(each: WaitFacts) -> str:
@@ -413,54 +299,7 @@ def _started_text(each: WaitFacts) -> str:
     return f"{name} (started in line {each['line']} to run it) {gone}"
 
 
-def _listed(functions: Sequence[str]) -> str:
-    return " and ".join(name.replace(":", " (line ", 1) + ")" for name in functions[:3])
-
-
 def _releases_itself(entry: WaitFacts, wait: WaitFacts) -> bool:
     """Whether the waiting side also releases it (a critical section), or it is used as a signal."""
     own = {str(frame["function"]).rpartition(".")[2] for frame in entry.get("frames") or []}
     return any(str(function).partition(":")[0] in own for function in wait.get("functions") or [])
-
-
-def what_ended(stack: WaitFacts, started: Sequence[str] = ()) -> str:
-    """Threads, tasks and child processes of a process that are gone, and its last exception; of those that were started
-    with one of these names, only they."""
-    ended = list(stack.get("ended") or [])
-    threads = [each for each in ended if each["kind"] == "thread" and not _ENDS_WITH_ITS_REQUEST.search(each["name"])]
-    raised, thread = last_raised(stack), str(stack.get("raised_in") or "")
-    words = [f"thread {each['name']} has ended" for each in threads if each["name"] != thread]
-    words += [f"task {each['name']} {each['exit']}" for each in ended if each["kind"] == "task"]
-    words += [failed_text(each) for each in ended if each["kind"] == "future"]
-    words += [f"thread {thread} has ended: {raised}"] if raised and thread else filter(None, [raised])
-    words += ended_children(stack)
-    return ", ".join(([word for word in words if any(_is_remembered(name, word) for name in started)] or words)[:4])
-
-
-def known_starters(wait: WaitFacts) -> list[str]:
-    return [str(each["name"]) for each in wait.get("starters") or [] if each["name"]]
-
-
-def last_raised(stack: WaitFacts) -> str:
-    """What was raised last in a process that continues: in a thread or a Ray task. Empty where nothing was."""
-    if not stack.get("message"):
-        return ""
-    message, where = str(stack["message"]).partition("\n")[0], place_text(stack.get("raised_at"))
-    return f"{message} was raised" + (f" at {where}" if where else "")
-
-
-def ended_children(stack: WaitFacts, *, failed: bool = False) -> list[str]:
-    """Child processes that have ended and were not waited for; or only those that did not end well."""
-    return [ended_text(facts) for facts in ended_processes(stack, failed=failed)][:4]
-
-
-def ended_processes(stack: WaitFacts, *, failed: bool = False) -> list[WaitFacts]:
-    every = [each for each in stack.get("ended") or [] if each["kind"] == "process"]
-    known = {each.get("pid") for each in every}
-    unnamed = [each for each in stack.get("children") or [] if each["state"] == "zombie" and each["pid"] not in known]
-    return [each for each in (*every, *unnamed) if not failed or each.get("exit") != _ENDED_WELL]
-
-
-def ended_text(facts: WaitFacts) -> str:
-    who = f"process {facts['name']} (pid {facts['pid']})" if "name" in facts else f"child process {facts['pid']}"
-    return f"{who} has ended ({exit_text(str(facts.get('exit') or 'unknown'))})"

@@ -6,9 +6,10 @@ from typing import Any
 
 from rldbg.agent.waits import is_standard, is_users
 from rldbg.live.diagnosis.entries import all_entries, blocked_loops, process_id
-from rldbg.live.diagnosis.lost_waits import ended_children, last_raised, unchanged_text
+from rldbg.live.diagnosis.skipped_steps import unchanged_text
 from rldbg.live.diagnosis.wait_graph import RESTING, Id, Node, WaitFacts
 from rldbg.live.diagnosis.wait_words import exit_text, handled_text, listed, lock_file_text, place_text, thing
+from rldbg.live.diagnosis.who_ended import ended_children, last_raised
 
 AT_THE_MOMENT = "at the moment it waits for"
 _QUOTED = re.compile(r"'([^']+)'")

@@ -6,12 +6,14 @@ from fnmatch import fnmatchcase
 
 from rldbg.live.diagnosis.dispatchers import tell_dispatchers
 from rldbg.live.diagnosis.entries import all_entries, entry_id, loops_of, process_id, serves
-from rldbg.live.diagnosis.lost_waits import DUTIES, what_ended, why_lost
+from rldbg.live.diagnosis.lost_waits import DUTIES, why_lost
 from rldbg.live.diagnosis.polled_changes import wait_for_changes
+from rldbg.live.diagnosis.pool_edges import IS_A_CHILD
 from rldbg.live.diagnosis.process_nodes import ended_program_nodes, process_nodes, stranger_node, strangers_of
-from rldbg.live.diagnosis.wait_edges import IS_A_CHILD, edges_of
+from rldbg.live.diagnosis.wait_edges import edges_of
 from rldbg.live.diagnosis.wait_graph import JOINS, Edge, Id, Node, WaitFacts, sleeps_again
 from rldbg.live.diagnosis.wait_words import place_text, thing
+from rldbg.live.diagnosis.who_ended import what_ended
 
 # How the handlers of requests begin.
 _HANDLES = re.compile(r"^(?:do|post|get|put|on|handle|api|rpc|cmd)_|_(?:handler|endpoint|request)$")
