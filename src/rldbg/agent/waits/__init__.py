@@ -29,7 +29,7 @@ __all__ = [
     "may_wait_for_interpreter",
 ]
 _MODULES = {
-    "RAYS_LOOP": "snapshot",
+    "RAYS_LOOP": "thread_entries",
     "SHARED_BY_RAY": "looking",
     "add_own_waits": "snapshot",
     "is_standard": "places",
