@@ -175,6 +175,65 @@ def loops_of_processes():
     version.value += 1
 
 
+def until(test):
+    while not test():
+        time.sleep(0.02)
+
+
+SAVED = LOADED = False
+
+
+class Phases:
+    """The same in other words: by an event that only paces, by a helper, by variables of the module."""
+
+    def __init__(self, other):
+        self.rolled, self.trained, self.tick = False, False, threading.Event()
+        threading.Thread(target=other, args=(self,), name="other", daemon=True).start()
+        ready()
+
+    def roll_by_ticks(self):
+        while not self.trained:
+            self.tick.wait(0.02)
+        self.rolled = True
+
+    def train_by_ticks(self):
+        while not self.rolled:
+            self.tick.wait(0.02)
+        self.trained = True
+
+    def roll_by_helper(self):
+        until(lambda: self.trained)
+        self.rolled = True
+
+    def train_by_helper(self):
+        until(lambda: self.rolled)
+        self.trained = True
+
+    def save(self):
+        global SAVED
+        while not LOADED:
+            time.sleep(0.02)
+        SAVED = True
+
+    def load(self):
+        global LOADED
+        while not SAVED:
+            time.sleep(0.02)
+        LOADED = True
+
+
+def loops_by_ticks():
+    Phases(Phases.roll_by_ticks).train_by_ticks()
+
+
+def loops_by_helper():
+    Phases(Phases.roll_by_helper).train_by_helper()
+
+
+def loops_by_globals():
+    Phases(Phases.save).load()
+
+
 class Board:
     """Two kinds of threads wait for one condition."""
 

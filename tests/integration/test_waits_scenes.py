@@ -295,6 +295,20 @@ WORDS = {
             "the main thread is at the call that would set it, so they wait for each other (deadlock)",
         ],
         "loops_in_turn": ["thread roller polls (a loop while `self.turn != own` (self.turn = '"],
+        "loops_by_ticks": [
+            "for its loop until `self.rolled`",
+            "should change `self.trained`",
+            "so they wait for each other (deadlock)",
+        ],
+        "loops_by_helper": [
+            "for its loop until `self.rolled` (self.rolled = False) to end",
+            "should change `self.trained`",
+            "so they wait for each other (deadlock)",
+        ],
+        "loops_by_globals": [
+            "for its loop until `SAVED` (SAVED = False) to end; thread other should change `SAVED`",
+            "so they wait for each other (deadlock)",
+        ],
         "loops_of_tasks": [
             "should change `self.rolled`",
             "should change `self.trained`",

@@ -2,6 +2,7 @@
 a queue or of an event; and where nobody is about to do so, the functions that would, and what led past it in them."""
 
 import ast
+import zlib
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
@@ -9,10 +10,11 @@ from .called import assignment
 from .kernel import Facts
 from .looking import shared_key
 from .objects import Frame, Object, is_a
-from .origins import last_name, own_nodes
-from .resolving import holds, plain_text, resolve
+from .origins import FUNCTIONS, last_name, own_nodes
+from .places import is_users
+from .resolving import holds, plain_text, resolve, values_in
 from .skipped import ways_around
-from .source import Sources
+from .source import Sources, nodes_ahead
 from .ways_out import leaves_loop
 
 _CONTAINERS = ("list", "dict", "set", "deque")
@@ -44,11 +46,70 @@ class LookedAt:
     shared: str = ""
 
 
-def changers(
-    entry: Facts, place: Frame, reached: Sequence[tuple[Facts, Mapping[int, Set[str]]]], sources: Sources
-) -> Iterator[Facts]:
-    """Who else would change what the loop around the line looks at, by the methods that each will call on objects."""
-    for seen in looked_at(place, sources):
+@dataclass(frozen=True)
+class Tested:
+    """The condition of a loop, whether it runs "while" or "until" it holds, and the frame whose variables it names."""
+
+    test: ast.expr | None
+    word: str
+    frame: Frame
+
+    def text(self) -> str:
+        return f"{self.word} `{ast.unparse(self.test)[:100]}`{values_in(self.test, self.frame)}" if self.test else ""
+
+
+def tested_around(place: Frame, frames: Sequence[Frame], sources: Sources) -> Tested:
+    """That of the loop around a line; of a helper that is given what to look at, what its caller has given it."""
+    test, word = sources.polled_test(place)
+    if isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and not test.args and place in frames:
+        outer = next((each for each in frames[list(frames).index(place) + 1 :] if is_users(each.file)), None)
+        given = [each for each in sources.on_line(outer) if isinstance(each, ast.Lambda)] if outer is not None else []
+        if outer is not None and len(given) == 1:
+            inner = given[0].body
+            negated = isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not)
+            if negated and isinstance(inner, ast.UnaryOp):
+                return Tested(inner.operand, "while" if word == "until" else "until", outer)
+            return Tested(inner, word, outer)
+    return Tested(test, word, place)
+
+
+def only_paces(wait: Facts, place: Frame, sources: Sources) -> bool:
+    """Whether an event that nothing sets is only the pause between two looks at something else."""
+    test, _ = sources.polled_test(place)
+    name = str(wait.get("name") or "")
+    if wait["kind"] != "event" or not wait.get("timeout") or test is None or not name or name in ast.unparse(test):
+        return False
+    return not sources.functions_calling(place, name, frozenset({"set"}))
+
+
+def variable_key(file: str, name: str) -> int:
+    """What stands for a variable that functions of a file share, where objects have their addresses."""
+    return -1 - zlib.crc32(f"{file}:{name}".encode())
+
+
+def variables_changed(frames: Sequence[Frame], sources: Sources) -> Iterator[int]:
+    """The variables of the module, or of a function around, that the current functions will assign."""
+    for frame in (each for each in frames if is_users(each.file)):
+        function = sources.function(frame)
+        nodes = list(own_nodes(function)) if function is not None else []
+        shared = {name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+        for node in nodes_ahead(frame, sources):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets = [node.target] if isinstance(node, ast.AugAssign) else targets
+            for target in (each for each in targets if isinstance(each, ast.Name)):
+                if target.id in shared or isinstance(function, ast.Module) or target.id in _handed_in(function):
+                    yield variable_key(frame.file, target.id)
+
+
+def _handed_in(function: ast.AST | None) -> set[str]:
+    """Variables of a function that the functions inside of it use too."""
+    inner = [node for node in ast.walk(function) if isinstance(node, FUNCTIONS)] if function is not None else []
+    return {node.id for each in inner if each is not function for node in ast.walk(each) if isinstance(node, ast.Name)}
+
+
+def changers(entry: Facts, tested: Tested, reached: Sequence[tuple[Facts, Mapping[int, Set[str]]]]) -> Iterator[Facts]:
+    """Who else would change what a loop looks at, by the methods that each will call on objects."""
+    for seen in looked_at(tested):
         if seen.shared:
             yield {"shared": seen.shared, "by": sorted(seen.changed_by), "name": seen.name}
         for other, objects in reached:
@@ -56,9 +117,9 @@ def changers(
                 yield {"who": other.get("thread") or other["key"], "name": seen.name}
 
 
-def looked_at(frame: Frame, sources: Sources) -> Iterator[LookedAt]:
-    """What the condition of the loop around the line depends on."""
-    test, _ = sources.polled_test(frame)
+def looked_at(tested: Tested) -> Iterator[LookedAt]:
+    """What the condition of a loop depends on."""
+    test, frame = tested.test, tested.frame
     nodes = list(ast.walk(test)) if test is not None else []
     asked = [node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     for each in asked:
@@ -72,15 +133,17 @@ def looked_at(frame: Frame, sources: Sources) -> Iterator[LookedAt]:
             if owner is not None:
                 changed_by = frozenset({assignment(node.attr)})
                 yield LookedAt(owner.address, changed_by, ast.unparse(node), shared_key(owner))
+        if isinstance(node, ast.Name) and id(node) not in methods and not _is_container(resolve(node, frame)):
+            yield LookedAt(variable_key(frame.file, node.id), frozenset({assignment("")}), node.id)
         if isinstance(node, ast.Name | ast.Attribute) and _is_container(value := resolve(node, frame)):
             yield LookedAt(value.address if value is not None else 0, _GROWING | _SHRINKING, ast.unparse(node))
 
 
-def only_looks(frame: Frame, sources: Sources) -> bool:
+def only_looks(place: Frame, asked: Tested, sources: Sources) -> bool:
     """Whether the loop around the line does nothing but look and wait, and what it looks at does not let it end now."""
-    test, word = sources.polled_test(frame)
-    loops = sources.loops_around(frame)
-    if test is None or holds(test, frame) is not (word == "while"):
+    test, _ = sources.polled_test(place)
+    loops = sources.loops_around(place)
+    if test is None or asked.test is None or holds(asked.test, asked.frame) is not (asked.word == "while"):
         return False
     tested = {id(node) for node in ast.walk(test)}
     leaves = [node for node in loops[-1].body if isinstance(node, ast.If) and leaves_loop(node)]

@@ -7,13 +7,13 @@ from itertools import chain
 from typing import TypeVar
 
 from .answers import feeders, steps_for_each
-from .called import HANDED, later_calls, may_act, paths_ahead, routes_to, uses_ahead
+from .called import HANDED, assignment, later_calls, may_act, paths_ahead, routes_to, uses_ahead
 from .kept import Kept, dropped_from, kept_objects, others_ahead, overwritten
 from .kernel import Facts
 from .looking import Wait, is_ray_queue, lock_key, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, users_place
-from .polled import changers, only_looks, unchanged
+from .polled import changers, only_looks, only_paces, tested_around, unchanged, variables_changed
 from .reasons import ended_by_signal, guard, is_kept_to_itself, is_nobody_elses
 from .skipped import failed_calls, skipped_return
 from .source import SETTING, Sources
@@ -58,6 +58,8 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         entry["answers"] = steps_for_each(frames, _ENDING | _WRITING, sources)
         used.append((entry, [(each, method) for each, method in every if each is not None and method != HANDED]))
     reached = [(entry, _methods((each.address, method) for each, method in own)) for entry, own in used]
+    for (_, objects), (_, frames) in zip(reached, waiting, strict=True):
+        objects |= {key: {assignment("")} for key in variables_changed(frames, sources)}
     for (entry, own), (_, frames) in zip(used, waiting, strict=True):
         at_hand = [*((each, method) for each, method in own if method), *_kept_ray_queues(frames, sources)]
         shared = _methods((key, method) for each, method in at_hand if (key := shared_key(each)))
@@ -70,9 +72,13 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         wait = entry["wait"]
         named_in, user = wait.pop("named_in", None), users_place(frames)
         place = named_in or (frames[user] if user is not None else None)
+        if place is not None and only_paces(wait, place, sources):
+            wait |= {"kind": "sleep", "polls": sources.polled(place), "delay_s": None}
         if place is not None and wait.get("polls"):
-            wait["looks_at"] = list(changers(entry, place, reached, sources))
-            wait["only_looks"] = only_looks(place, sources)
+            tested = tested_around(place, frames, sources)
+            wait["polls"] = tested.text() if tested.frame is not place else wait["polls"]
+            wait["looks_at"] = list(changers(entry, tested, reached))
+            wait["only_looks"] = only_looks(place, tested, sources)
             wait["unchanged"] = {} if wait["looks_at"] else unchanged(place, sources)
         if place is not None:
             _relate_taken(wait, place, frames, waiting, sources, returns)
