@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from rldbg.live.prompt.crash_file import CrashFile
     from rldbg.live.prompt.debuggee import BrokerDebuggee, last_recorded, members, source_lines
     from rldbg.live.prompt.grouping import AnswerGroup, RankAnswer, Spread, compress, group_answers
-    from rldbg.live.prompt.pdb_commands import CommandResult, PdbCommands
+    from rldbg.live.prompt.pdb_commands import PdbCommands
     from rldbg.live.prompt.prompt import Prompt
     from rldbg.live.prompt.prompt_text import break_text
+    from rldbg.live.prompt.selected_frame import CommandResult
     from rldbg.live.unarmed.job import UnarmedJob, UnarmedView, look_at_job
     from rldbg.live.unarmed.ray_cluster import dashboard_url, look_at_ray
     from rldbg.live.unarmed.ray_workers import ray_workers

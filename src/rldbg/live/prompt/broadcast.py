@@ -10,7 +10,8 @@ from rldbg.core import IncompleteDataError, RldbgError
 from rldbg.live.client.broker_client import BrokerClient
 from rldbg.live.prompt.debuggee import BrokerDebuggee
 from rldbg.live.prompt.grouping import AnswerGroup, RankAnswer, Spread, group_answers
-from rldbg.live.prompt.pdb_commands import CommandResult, PdbCommands
+from rldbg.live.prompt.pdb_commands import PdbCommands
+from rldbg.live.prompt.selected_frame import CommandResult
 
 _AT_ONCE = 64
 
