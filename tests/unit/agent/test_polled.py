@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.polled import looked_at, tested_around, unchanged
+from rldbg.agent.waits.polled import looked_at, loop_condition, unchanged
 from rldbg.agent.waits.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
 from rldbg.agent.waits.source import Sources
@@ -68,7 +68,7 @@ class Waiting:
 )
 def test_what_a_loop_looks_at_is_known_with_what_changes_it(loop, name, by):
     frame = next(getattr(Waiting(), loop)())
-    tested = tested_around(frame, [frame], Sources(os.getpid()))
+    tested = loop_condition(frame, [frame], Sources(os.getpid()))
     assert (name, by) in {(each.name, method) for each in looked_at(tested) for method in each.changed_by}
 
 

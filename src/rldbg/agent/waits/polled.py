@@ -58,7 +58,7 @@ class Tested:
         return f"{self.word} `{ast.unparse(self.test)[:100]}`{values_in(self.test, self.frame)}" if self.test else ""
 
 
-def tested_around(place: Frame, frames: Sequence[Frame], sources: Sources) -> Tested:
+def loop_condition(place: Frame, frames: Sequence[Frame], sources: Sources) -> Tested:
     """That of the loop around a line; of a helper that is given what to look at, what its caller has given it."""
     test, word = sources.polled_test(place)
     if isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and not test.args and place in frames:

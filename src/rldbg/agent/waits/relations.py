@@ -13,7 +13,7 @@ from .kernel import Facts
 from .looking import Wait, is_ray_queue, lock_key, shared_key
 from .objects import Frame, Object, is_a
 from .places import is_users, users_place
-from .polled import changers, only_looks, only_paces, tested_around, unchanged, variables_changed
+from .polled import changers, loop_condition, only_looks, only_paces, unchanged, variables_changed
 from .reasons import ended_by_signal, guard, is_kept_to_itself, is_nobody_elses
 from .skipped import failed_calls, skipped_return
 from .source import SETTING, Sources
@@ -75,7 +75,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         if place is not None and only_paces(wait, place, sources):
             wait |= {"kind": "sleep", "polls": sources.polled(place), "delay_s": None}
         if place is not None and wait.get("polls"):
-            tested = tested_around(place, frames, sources)
+            tested = loop_condition(place, frames, sources)
             wait["polls"] = tested.text() if tested.frame is not place else wait["polls"]
             wait["looks_at"] = list(changers(entry, tested, reached))
             wait["only_looks"] = only_looks(place, tested, sources)
