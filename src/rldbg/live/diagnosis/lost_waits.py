@@ -30,7 +30,9 @@ def why_lost(
     if wait.get("shared") and wait.get("between") != "ray":
         stack = with_relatives(wait, stack, stacks)
     others = stacks if wait["kind"] == "store" else (stack,)
-    failed = failed_duty(wait, others, DUTIES.get(str(wait["kind"]), ("", "set it"))[1])
+    duty = DUTIES.get(str(wait["kind"]), ("", "set it"))[1]
+    # Where it should have given back what it took, it is told with that.
+    failed = "" if wait.get("failed") else failed_duty(wait, others, duty)
     return failed or _pool_loss(entry, stack, known) or _lost(entry, wait, stack)
 
 
