@@ -23,6 +23,15 @@ def stage(job, ray_cluster):
     stage.end()
 
 
+@pytest.fixture(autouse=True)
+def _the_next_test_finds_nothing_stopped(job):
+    """Without this, a test that fails leaves its scene stopped, and every later scene here waits behind it."""
+    yield
+    if job.stopped():
+        job.client.request("break_clear")
+        job.client.request("continue", who="all")
+
+
 def _line_of(text):
     return next(n for n, line in enumerate(SCENES.read_text().splitlines(), 1) if text in line)
 
