@@ -35,6 +35,12 @@ class ScenePrograms:
         until(lambda: (self.folder / scene).exists() and (self.folder / scene).read_text(), f"scene {scene}")
         return self.processes[scene].pid
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
     def end(self):
         for process in self.processes.values():
             # With the children that some of them wait for.
@@ -49,10 +55,9 @@ def armed_programs(scenes, folder, names):
     with LiveJob(folder) as job:
         ready = job.folder / "ready"
         ready.mkdir()
-        programs = ScenePrograms(scenes, ready, job.environment, names)
-        programs.job = job
-        yield programs
-        programs.end()
+        with ScenePrograms(scenes, ready, job.environment, names) as programs:
+            programs.job = job
+            yield programs
 
 
 def explained_from_outside(programs, scene, apart_s=0.3):

@@ -2,6 +2,7 @@
 never comes."""
 
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -353,34 +354,42 @@ ALL_WORDS = {scene: words for scenes in WORDS.values() for scene, words in scene
 SCENES = [(file, scene) for file, scenes in WORDS.items() for scene in scenes]
 
 
-@pytest.fixture(scope="module")
-def unarmed(request, tmp_path_factory):
-    file = request.param
-    programs = ScenePrograms(HERE / file, tmp_path_factory.mktemp("unarmed"), plain_environment(), WORDS[file])
-    yield programs
-    programs.end()
+def _programs(file, kind, folder):
+    if kind == "armed":
+        return armed_programs(HERE / file, folder, WORDS[file])
+    return ScenePrograms(HERE / file, folder, plain_environment(), WORDS[file])
 
 
 @pytest.fixture(scope="module")
-def armed(request, tmp_path_factory):
-    with armed_programs(HERE / request.param, tmp_path_factory.mktemp("armed"), WORDS[request.param]) as programs:
-        yield programs
+def started(tmp_path_factory):
+    """Programs of a file, for all tests in a row that ask for them; an indirect parameter would start them for each."""
+    now = {}
+    with ExitStack() as stack:
+
+        def programs_of(file, kind):
+            if (file, kind) not in now:
+                stack.close()
+                now.clear()
+                now[file, kind] = stack.enter_context(_programs(file, kind, tmp_path_factory.mktemp(kind)))
+            return now[file, kind]
+
+        yield programs_of
 
 
-@pytest.mark.parametrize(("unarmed", "scene"), SCENES, indirect=["unarmed"])
-def test_it_is_explained_from_outside(unarmed, scene):
-    _explained(unarmed, scene, explained_from_outside)
+@pytest.mark.parametrize(("file", "scene"), SCENES)
+def test_it_is_explained_from_outside(started, file, scene):
+    _explained(started(file, "unarmed"), scene, explained_from_outside)
 
 
-@pytest.mark.parametrize(("armed", "scene"), SCENES, indirect=["armed"])
-def test_it_is_explained_by_the_agent(armed, scene):
-    _explained(armed, scene, explained_by_the_agent)
+@pytest.mark.parametrize(("file", "scene"), SCENES)
+def test_it_is_explained_by_the_agent(started, file, scene):
+    _explained(started(file, "armed"), scene, explained_by_the_agent)
 
 
-@pytest.mark.parametrize("armed", [HELPERS], indirect=True)
-def test_what_has_ended_a_thread_is_told_with_it(armed):
+def test_what_has_ended_a_thread_is_told_with_it(tmp_path):
     raised = ["thread prefetch has ended: KeyError: 'integrate' was raised at helper_wait_scenes.py:"]
-    until_said(lambda: explained_by_the_agent(armed, "prefetcher_failed"), raised)
+    with armed_programs(HERE / HELPERS, tmp_path, ["prefetcher_failed"]) as armed:
+        until_said(lambda: explained_by_the_agent(armed, "prefetcher_failed"), raised)
 
 
 @pytest.mark.parametrize("kind", ["unarmed", "armed"])

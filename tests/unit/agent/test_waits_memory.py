@@ -3,12 +3,15 @@
 import asyncio
 import collections
 import concurrent.futures
+import io
 import os
 import queue
 import threading
 
 import pytest
 
+from rldbg.agent.waits import layout as layouts
+from rldbg.agent.waits.buffers import own_kind
 from rldbg.agent.waits.ended import raised_facts
 from rldbg.agent.waits.far_objects import FarObject, modules_of, object_at
 from rldbg.agent.waits.layout import measured_layout
@@ -196,3 +199,20 @@ def test_an_exception_and_its_line_are_read(memory):
 def test_modules_are_found_and_nonsense_is_absent(memory):
     assert modules_of(memory)["os"].get("name").text() == os.name
     assert object_at(memory, 0) is None and object_at(memory, 12345) is None and memory.read(1 << 61, 8) == b""
+
+
+def test_measuring_files_in_the_users_process_touches_nothing_beside_them(monkeypatch):
+    read = []
+    monkeypatch.setattr(layouts, "_word", lambda address, word=layouts._word: read.append(address) or word(address))
+    measured = layouts.measured_buffers.__wrapped__()
+    assert len(read) <= (io.BufferedWriter.__basicsize__ + io.TextIOWrapper.__basicsize__) / 8
+    assert 0 < measured["written_end"] < io.BufferedWriter.__basicsize__
+    assert 0 < measured["text_pending"] < io.TextIOWrapper.__basicsize__
+
+
+def test_a_users_class_with_the_name_of_a_file_is_not_read_as_one():
+    class BufferedWriter(io.RawIOBase):
+        pass
+
+    assert own_kind(id(io.BufferedWriter(io.BytesIO()))) == "BufferedWriter"
+    assert own_kind(id(BufferedWriter())) == ""

@@ -27,7 +27,9 @@ def own_writer(pair: Any) -> Any:
 
 
 def own_kind(address: int) -> str:
-    return type(ctypes.cast(address, ctypes.py_object).value).__name__
+    """Of a file of Python's own; a class of the user's may have the same name and other things in these places."""
+    kind = type(ctypes.cast(address, ctypes.py_object).value)
+    return kind.__name__ if kind.__module__ == "_io" else ""
 
 
 def unwritten_bytes(

@@ -143,11 +143,17 @@ def measured_buffers() -> MemoryLayout:
     text = io.TextIOWrapper(file)
     text.write("-" * in_text)
     # The position is the same number, and is kept before it.
-    written = [at for at in range(0, sys.getsizeof(file), _WORD) if _word(id(file) + at) == in_bytes]
-    counted = [at for at in range(0, sys.getsizeof(text), _WORD) if _word(id(text) + at) == in_text]
+    written = [at for at in _own_words(file) if _word(id(file) + at) == in_bytes]
+    counted = [at for at in _own_words(text) if _word(id(text) + at) == in_text]
     if not written or not counted:
         raise LayoutError("what is in the buffer of a file was not found")
     return {"written_end": written[-1], "text_pending": counted[0]}
+
+
+def _own_words(value: object) -> range:
+    """Offsets within an object itself: `sys.getsizeof` counts its buffer, which lies elsewhere, and this process is the
+    user's, where nothing else may be touched."""
+    return range(0, type(value).__basicsize__, _WORD)
 
 
 def _lock_owner() -> int:
