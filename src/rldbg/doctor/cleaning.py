@@ -41,6 +41,8 @@ _PREFIXES = tuple(
 )
 _BAR = re.compile(r"\d(?:/\d+| \w+) \[[\d:]+(?:<[\d:?]+)?, [^\[\]]{1,200}\]")
 """The end of a progress bar; it does not end its line, so that another process may write right behind it."""
+_GROUP = re.compile(r" {2,}(?:\| ?|\+ (?=Exception Group Traceback))")
+"""What Python draws before the lines of a group of exceptions."""
 _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\](?:\s*\(Ray deduplicates logs.*)?$")
 _TAIL_OF_DEDUP = re.compile(r"\s*\(Ray deduplicates logs by default\..*$")
 _RANK_IN_TEXT = re.compile(r"\[(?:[Rr]ank ?|.{0,60} Rank )(\d+)\]|\bTP(\d+)\]")
@@ -60,6 +62,8 @@ class Speaker:
     pid: str = ""
     node: str = ""
     rank: str = ""
+    relay: str = ""
+    """The pid of the process that printed the line for it, as an actor does for its engine."""
 
     def __str__(self) -> str:
         parts = [self.name]
@@ -78,9 +82,14 @@ class Speaker:
             return self.pid == other.pid
         return not (self.rank and other.rank) or self.rank == other.rank
 
+    def is_beside(self, other: "Speaker") -> bool:
+        """Whether two descriptions can be of one process, or of one and the one that prints for it."""
+        return self.may_be(other) or bool({self.pid, self.relay} & {other.pid, other.relay} - {""})
+
     def filled_from(self, other: "Speaker") -> "Speaker":
         """This speaker, with what it does not know taken from another description of it."""
-        return Speaker(self.name or other.name, self.pid or other.pid, self.node or other.node, self.rank or other.rank)
+        known = (self.name or other.name, self.pid or other.pid, self.node or other.node, self.rank or other.rank)
+        return Speaker(*known, self.relay or other.relay)
 
 
 class Line(NamedTuple):
@@ -114,6 +123,8 @@ def _cleaned(text: str) -> Line:
     if "&" in text and ";" in text:
         text = html.unescape(text)
     text, speaker = _without_prefixes(text)
+    if group := _GROUP.match(text):
+        text = text[group.end() :]
     if text.startswith(_OF_RLDBG):
         return Line("", speaker)
     repeated = 1
@@ -141,6 +152,8 @@ def _without_prefixes(text: str) -> tuple[str, Speaker]:
         if found is None:
             break
         said = {key: value for key, value in found.groupdict().items() if value}
+        if "pid" in said and speaker.pid:
+            said["relay"] = speaker.pid
         speaker = replace(speaker, **said)  # the innermost prefix is of the process that wrote the line
         at = found.end()
     text = text[at:]

@@ -84,6 +84,8 @@ class Signature(_Model):
     near: Regex | None = None
     """The line counts only when this occurs within a few dozen lines of it."""
     not_near: Regex | None = None
+    undone_by: Regex | None = None
+    """What `near` says does not hold any more after a line that this matches."""
     raised_in: Regex | None = None
     """The line is an exception, and the last file of its traceback matches this."""
     last_before: Slug | None = None

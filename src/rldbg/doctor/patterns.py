@@ -25,6 +25,7 @@ class SignaturePattern:
     unless: Expression | None
     near: Expression | None
     not_near: Expression | None
+    undone_by: Expression | None
     raised_in: Expression | None
 
     @cached_property
@@ -157,6 +158,7 @@ def _signature_pattern(entry: KnownFailure, signature: Signature) -> SignaturePa
         expression(signature.unless),
         expression(signature.near),
         expression(signature.not_near),
+        expression(signature.undone_by),
         expression(signature.raised_in),
     )
 

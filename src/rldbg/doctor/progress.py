@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-_COUNTED = rb"[\"']?[ :=/#]{1,12}(?:[^|\n]{0,12}\|[^|\n]{0,40}\| ?)?\[? ?(\d{1,9}(?:\.\d{1,9})?)"  # behind a bar or not
+_COUNTED = (
+    rb"[\"']?[ :=/#]{1,12}(?:[^|\n]{0,12}\|[^|\n]{0,40}\| ?)?"  # behind a bar or not
+    rb"\[? ?(\d{1,9}(?:\.\d{1,9})?)(?!\d|[A-Za-z_]\w{0,20}\d|[a-f]{2,}\b)"  # no part of a name, as in `rollout 3f0a`
+)
 _COUNTERS = tuple(
     re.compile(words + _COUNTED)
     for words in (

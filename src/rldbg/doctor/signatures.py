@@ -80,10 +80,23 @@ def _neighbourhood_fits(pattern: SignaturePattern, window: LogWindow) -> bool:
     if pattern.near is None and pattern.not_near is None:
         return True
     lines = [*window.above(NEAR_LINES), window.line, *window.below(NEAR_LINES)]
-    texts = [line.text for line in lines if line.speaker.may_be(window.line.speaker)]
+    texts = [line.text for line in lines if line.speaker.is_beside(window.line.speaker)]
     if pattern.near is not None and not any(pattern.near.search(text) for text in texts):
         return False  # what another process says is no circumstance of this one
+    if pattern.undone_by is not None and not _still_holds(pattern, window):
+        return False
     return pattern.not_near is None or not any(pattern.not_near.search(line.text) for line in lines)
+
+
+def _still_holds(pattern: SignaturePattern, window: LogWindow) -> bool:
+    """Whether of what `near` says and what undoes it, the former was said last before the place."""
+    assert pattern.near is not None and pattern.undone_by is not None
+    for line in window.above(NEAR_LINES):
+        if pattern.undone_by.search(line.text):
+            return False
+        if pattern.near.search(line.text) and line.speaker.is_beside(window.line.speaker):
+            return True
+    return True  # it is said below
 
 
 def _was_raised_in(place: Expression, window: LogWindow) -> bool:

@@ -12,13 +12,13 @@ _WORDS_BEFORE = 3
 """Before the level loggers write times and numbers, and at most this many names of processes, files and modules."""
 _LEVEL_FIELD = re.compile(r"\blevel=\W?(?P<word>\w{4,8})")
 _LETTER = re.compile(
-    r"\s*\[?(?P<glog>[IWEFD])\d{3,4} \d\d:\d\d"  # glog, klog and torch
+    r"\s*(?:[\w.-]{1,60}: )?\[?(?P<glog>[IWEFD])\d{3,4} \d\d:\d\d"  # glog, klog and torch, behind a node's name or not
     r"|\s*\[\d{4}-\d\d-\d\d [\d:,.]+ (?P<ray>[IWEFCD]) \d+ \d+\]"  # Ray
 )
 _LETTERS = {"I": "INFO", "D": "DEBUG", "W": "WARNING", "E": "ERROR", "F": "FATAL", "C": "CRITICAL"}
 _COLLECTIVES = re.compile(r"\b[NRHM]CCL\s+$")
 """Libraries of collectives report their errors as warnings, and what led to them as information."""
-_PYTHON_WARNING = re.compile(r"\s*(?:[\w./<>-]+:\d+: )?\w*Warning: ")
+_PYTHON_WARNING = re.compile(r"\s*(?:[\w./<>-]+:(?:\d+:)? )?\w*Warning: ")
 _CALLED_WARNING = re.compile(r"\s*(?:[\w.:/-]{1,40} )?warning: ", re.IGNORECASE)
 """How native libraries and shells begin what they warn of; it can be the reason of a failure below."""
 _KILLED = re.compile(r"(?!.{0,400}?\bcould\b).{0,400}?\b(?:killed|died|crashed|death signal|via signal)\b")

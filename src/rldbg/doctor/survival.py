@@ -223,12 +223,23 @@ def _went_on(evidence: LogEvidence, place: LogPlace) -> bool:
 
 def came_after_end(evidence: LogEvidence, place: LogPlace) -> bool:
     """Whether a place comes after training was done, and no program ended by a failure before or after that."""
-    closed = evidence.progress.get(place.file, LogProgress()).closed_at
+    progress = evidence.progress.get(place.file, LogProgress())
+    closed = progress.closed_at
     if closed is None or closed >= place.offset or not _is_trusted(evidence, place.file, closed):
         return False
+    is_said = bool(progress.said_done or progress.done)
     return not any(
-        f.place.file == place.file and f.place.offset > closed and _ends_in_vain(f) for f in evidence.failures
+        f.place.file == place.file
+        and f.place.offset > closed
+        and (_ends_in_vain(f) or (not is_said and _reached_main(f)))
+        for f in evidence.failures
     )
+
+
+def _reached_main(failure: Failure) -> bool:
+    """Whether an exception left all that the program's `main` called: where only a bar was full, that was no end."""
+    first = next(iter(failure.frames), "")
+    return first.endswith(" in main") and "-packages/" not in first and not is_closing(failure)
 
 
 def _ends_in_vain(failure: Failure) -> bool:

@@ -23,6 +23,7 @@ from rldbg.doctor.window import CARETS, LogWindow
 
 _LEFT = "SystemExit"
 """What ends a process on purpose, as a handler of signals does; without a code, or with 0, it ended well."""
+_GROUP_HEAD = "Exception Group Traceback"
 HEADLESS = "traceback without its last line"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _OTHER_FRAMES = (
@@ -51,7 +52,7 @@ _FRAME_PART = re.compile(r"^\s+\S|^[\s^~]+$")
 
 def traceback_at(window: LogWindow, place: LogPlace) -> Failure | None:
     """Frames and exception of a traceback; lines of other processes in between are left out. What is raised as an
-    object is removed ends nothing."""
+    object is removed ends nothing. That of a group goes on with the one of the first exception in it."""
     if window.is_under_ignored:
         return None
     lines = _lines_of(window)
@@ -87,7 +88,7 @@ def traceback_at(window: LogWindow, place: LogPlace) -> Failure | None:
                 end=end,
                 quotes=quotes,
             )
-        if TRACEBACK in line.text:
+        if TRACEBACK in line.text and _GROUP_HEAD not in window.line.text:
             lines = lines[:number]
             break
     if frames:
