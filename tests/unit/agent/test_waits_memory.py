@@ -16,7 +16,7 @@ from rldbg.agent.waits.ended import raised_facts
 from rldbg.agent.waits.far_objects import FarObject, modules_of, object_at
 from rldbg.agent.waits.layout import measured_layout
 from rldbg.agent.waits.memory import ProcessMemory
-from rldbg.agent.waits.objects import OwnObject, chain_of
+from rldbg.agent.waits.objects import OwnObject, chain_of, quoted
 from rldbg.agent.waits.process_views import FarProcess, OwnProcess, threads_of
 
 
@@ -216,3 +216,17 @@ def test_a_users_class_with_the_name_of_a_file_is_not_read_as_one():
 
     assert own_kind(id(io.BufferedWriter(io.BytesIO()))) == "BufferedWriter"
     assert own_kind(id(BufferedWriter())) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("a text", "'a text'"),
+        (b"step", "b'step'"),
+        (b"\x84\x06\x00\xff", "bytes"),
+        (3, None),
+        ("x" * 200, f"'{'x' * 60}'"),
+    ],
+)
+def test_of_bytes_that_are_no_text_nothing_is_shown(value, said):
+    assert quoted(OwnObject(value), 60) == said

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .kernel import Facts
 from .looking import is_ray_queue, queue_facts, shared_key
-from .objects import Frame, Object, is_a
+from .objects import Frame, Object, is_a, quoted
 from .origins import attributes_given, last_name, own_nodes, tables_given
 from .places import is_users
 from .resolving import resolve
@@ -147,9 +147,9 @@ def entries_of(table: Object) -> Iterator[tuple[str, Object]]:
 
 def _key(key: Object) -> str:
     """As Python would print it, where it is plain."""
-    text, number = key.text(), key.number()
+    text, number = quoted(key, _SHOWN), key.number()
     if text is not None:
-        return repr(text)[:_SHOWN]
+        return text
     if number is not None:
         return str(number)
     parts = [_key(each) for each in key.elements()] if key.kind == "tuple" else []

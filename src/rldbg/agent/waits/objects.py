@@ -97,6 +97,16 @@ def is_a(value: Object | None, *names: str) -> bool:
     return value is not None and any(name in names for name in value.bases())
 
 
+def quoted(value: Object, most: int) -> str | None:
+    """The beginning of a text as Python prints it; of bytes that are no text, that they are; None for anything else."""
+    text = value.text()
+    if text is None:
+        return None
+    if is_a(value, "bytes") and not text[:most].isprintable():
+        return "bytes"
+    return f"{'b' * is_a(value, 'bytes')}{text[:most]!r}"
+
+
 class OwnObject:
     """An object of this process. Properties and other code of the user are never run."""
 

@@ -4,7 +4,7 @@ import ast
 import operator
 from collections.abc import Callable
 
-from .objects import Frame, Object, is_a, path_text
+from .objects import Frame, Object, is_a, path_text, quoted
 
 _COMPARED: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.Lt: operator.lt,
@@ -200,6 +200,8 @@ def values_in(expression: ast.expr, frame: Frame) -> str:
 
 def plain_text(value: Object) -> str | None:
     """A plain value as Python prints it, or a collection of few of them."""
+    if is_a(value, "bytes"):
+        return quoted(value, 80)
     plain = path_text(value) or _plain(value)
     if plain is not None and value.kind == "bool":
         return str(bool(plain))

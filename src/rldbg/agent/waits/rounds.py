@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .backlog import NO_OWNERS, TAKING, tables_left
 from .kernel import Facts
-from .objects import Frame, Object, path_text
+from .objects import Frame, Object, path_text, quoted
 from .origins import own_nodes
 from .places import is_users, users_place
 from .resolving import values_in
@@ -106,9 +106,12 @@ def _plain_parts(values: Mapping[str, Object]) -> Iterator[str]:
 def _plain(value: Object) -> str:
     """A text, a number, a path or the name of an enumeration's member, as Python prints it; else empty."""
     member = value.get("_name_") if value.number() is None and value.text() is None else None
-    text = (member.text() if member is not None else None) or path_text(value) or value.text()
-    if text is not None:
-        return text if member is not None else repr(text[:_SHOWN])
+    if member is not None and (name := member.text()):
+        return name
+    if path := path_text(value):
+        return repr(path[:_SHOWN])
+    if text := quoted(value, _SHOWN):
+        return text
     number = value.number()
     return "" if number is None else str(bool(number) if value.kind == "bool" else number)
 

@@ -16,7 +16,7 @@ from .held_locks import class_of, held_locks, tell_apart
 from .kept import ray_keeping
 from .kernel import Facts, all_processes, children_of, thread_numbers, threading_libraries
 from .looking import Wait
-from .objects import Frame, Object
+from .objects import Frame, Object, quoted
 from .open_files import listener, unflushed
 from .other_ends import leads_elsewhere, look_behind
 from .places import is_users, own_frames, users_place
@@ -185,9 +185,9 @@ def add_own_waits(stacks: dict[str, Any]) -> dict[str, Any]:
 
 def shown(value: Object) -> str:
     """A value in a few words; nothing of it is run."""
-    text, number = value.text(), value.number()
+    text, number = quoted(value, 80), value.number()
     if text is not None:
-        return repr(text[:80])
+        return text
     if number is not None:
         return str(bool(number)) if value.kind == "bool" else str(number)
     size = value.length()
