@@ -99,6 +99,31 @@ def test_the_argv_shown_is_the_argv_received_plus_the_changes_listed(project):
     assert "launch.not-armed" not in real.stderr
 
 
+STARTERS = """\
+#!/usr/bin/env bash
+PY=$(command -v python3)
+exec > log.txt 2>&1
+nohup $PY -m pkg.main_ppo started=nohup
+env -i PATH="$PATH" EXTRA=1 "$PY" -m pkg.main_ppo started=env
+timeout 1h nice -n 5 setsid --wait $PY -m pkg.main_ppo started=nice
+command "$PY" -m pkg.main_ppo started=command
+command -v "$PY" > where
+(exec "$PY" -m pkg.main_ppo started=subshell)
+bash -c "exec $PY -m pkg.main_ppo started=shell"
+A=1 exec -a trainer "$PY" -m pkg.main_ppo started=exec
+"""
+
+
+def test_an_interpreter_that_another_word_starts_by_its_path_does_not_run_in_a_dry_run(project):
+    name = script(project, STARTERS)
+    dry = rldbg(project, "run", "--dry-run", "--json", name)
+    assert dry.returncode == 0, dry.stderr
+    assert not (project / "seen").exists()
+    shown = [command["argv"][-1] for command in json.loads(dry.stdout)["commands"] if command["kind"] == "training"]
+    words = ("nohup", "env", "nice", "command", "subshell", "shell", "exec")
+    assert shown == [f"started={word}" for word in words]
+
+
 @pytest.mark.parametrize("code", ["0", "7"])
 def test_exit_code_passes_through(project, code):
     result = rldbg(project, "run", "--", "python", "-m", "pkg.main_ppo", "actor_rollout_ref.x=1", CODE=code)

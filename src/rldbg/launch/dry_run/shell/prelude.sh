@@ -97,11 +97,17 @@ __rldbg_captured() {
 }
 
 __rldbg_called_by_path() {
-  local rest=$1 first program
+  local rest=$1 first program starter=
   while [[ $rest =~ ^[A-Za-z_][A-Za-z0-9_]*\+?=([^[:space:]\"\'\`\(]*|\"[^\"\`]*\"|\'[^\']*\')[[:space:]]+(.*)$ ]]; do
     [[ ${BASH_REMATCH[1]} == *'$('* ]] && return 0
     rest=${BASH_REMATCH[2]}
   done
+  [[ -z ${__rldbg_starter-} ]] || unset -f "$__rldbg_starter"
+  __rldbg_starter=
+  if [[ $rest =~ ^(exec|command)[[:space:]]+((-[clp]+|-a[[:space:]]+[A-Za-z0-9_.-]+)[[:space:]]+)*([^-[:space:]].*)$ ]]; then
+    starter=${BASH_REMATCH[1]}
+    rest=${BASH_REMATCH[4]}
+  fi
   [[ $rest =~ ^[\"]?[A-Za-z0-9_./~@\$\{\}:+-]+[\"]?(\[@\]\}[\"]?)? ]] || return 0
   first=${BASH_REMATCH[0]}
   [[ $first == */* || $first == *'$'* ]] || return 0
@@ -110,6 +116,7 @@ __rldbg_called_by_path() {
   program=${program[0]-}
   [[ $program == */* ]] || return 0
   [[ $program =~ [^A-Za-z0-9_./@:+-] ]] && return 0
+  __rldbg_started_by "$starter" "$program"
   declare -F -- "$program" >/dev/null && return 0
   if [[ " $RLDBG_DRY_NAMES " == *" ${program##*/} "* ]]; then
     eval "function $program { RLDBG_DRY_NAME='$program' '$RLDBG_DRY_BIN/.unknown' \"\$@\"; }" 2>/dev/null
@@ -118,13 +125,36 @@ __rldbg_called_by_path() {
   fi
 }
 
+# `exec` and `command` start a program and no function: for this one command they are functions that start one.
+__rldbg_started_by() {
+  [[ -n $1 && " $RLDBG_DRY_NAMES " == *" ${2##*/} "* ]] || return 0
+  declare -F -- "$1" >/dev/null && return 0
+  __rldbg_starter=$1
+  if [[ $1 == exec ]]; then
+    exec() {
+      __rldbg_without_options "$@"
+      exit
+    }
+  else
+    command() { __rldbg_without_options "$@"; }
+  fi
+}
+
+__rldbg_without_options() {
+  while [[ $1 == -* ]]; do
+    [[ $1 != -a ]] || shift
+    shift
+  done
+  "$@"
+}
+
 # A program of a container that runs beside its shell serves something: it stays as long as the script starts others.
 __rldbg_stay() {
   ((BASH_SUBSHELL > 0)) && [[ -z $RLDBG_DRY_CAPTURED ]] || return 0
   local before= now=0
   while [[ $before != "$now" ]]; do
     before=$now
-    PATH=${PATH#*:} command sleep 3
+    PATH=${PATH#*:} builtin command sleep 3
     now=$(printf '%s\n' "$RLDBG_DRY_RESULTS"/calls/* | wc -l)
   done
 }
@@ -139,8 +169,18 @@ __rldbg_prefix() {
     __rldbg_program=$__rldbg_word
     break
   done
-  if [[ -z $__rldbg_program || $__rldbg_program == */* ]] || type -P -- "$__rldbg_program" >/dev/null; then
-    command "$__rldbg_name" "$@"
+  if [[ $__rldbg_program == */* && " $RLDBG_DRY_NAMES " == *" ${__rldbg_program##*/} "* ]]; then
+    # `env -i` takes the name from the environment that it makes.
+    local -a __rldbg_stub=("RLDBG_DRY_NAME=$__rldbg_program" "$RLDBG_DRY_BIN/.unknown")
+    [[ $__rldbg_name == env ]] || __rldbg_stub=(env "${__rldbg_stub[@]}")
+    local -a __rldbg_words=()
+    while [[ $1 != "$__rldbg_program" ]]; do
+      __rldbg_words+=("$1")
+      shift
+    done
+    builtin command "$__rldbg_name" "${__rldbg_words[@]}" "${__rldbg_stub[@]}" "${@:2}"
+  elif [[ -z $__rldbg_program || $__rldbg_program == */* ]] || type -P -- "$__rldbg_program" >/dev/null; then
+    builtin command "$__rldbg_name" "$@"
   else
     RLDBG_DRY_NAME=$__rldbg_name "$RLDBG_DRY_BIN/.unknown" "$@"
   fi
