@@ -69,7 +69,8 @@ def lost_users(ray: Mapping[str, Any], told: str = "") -> list[str]:
     raised is not said again where it is `told`."""
     living = {actor["actor_id"] for actor in ray["actors"] if actor["state"] == "ALIVE"}
     failed = [task for task in ray["tasks"] if task["state"] == "FAILED" and task["actor_id"] in {None, "", *living}]
-    return dead_actors(ray) + [f"{task['name']} has failed{_why(task, told)}" for task in failed[-2:]]
+    fresh = [task for task in failed if f"{task['name']} has failed" not in told]
+    return dead_actors(ray) + [f"{task['name']} has failed{_why(task, told)}" for task in fresh[-2:]]
 
 
 @dataclass(frozen=True)
