@@ -160,7 +160,8 @@ def _passed(found: HangDiagnosis, graph: WaitGraph) -> str:
             if branch := other_branch_of(node.route, other.route):
                 return f"; rank {other.rank} is in the other branch of {branch}"
             if how := passed_by(node.route, other.route, waits=other.kind == "collective"):
-                return f"; rank {other.rank} skipped the {node.wait.get('op')} of rank {node.rank}: {how}"
+                said = f"; rank {other.rank} skipped the {node.wait.get('op')} of rank {node.rank}: {how}"
+                return "" if how in found.verdict else said
     return ""
 
 
