@@ -8,6 +8,7 @@ import pytest
 from rldbg.agent.waits import mark_moved, may_wait_for_interpreter
 from rldbg.agent.waits.native_calls import _add_interpreter_waits
 from rldbg.live import explain, wait_of
+from rldbg.live.diagnosis import rank_nodes
 
 
 def _thread(name, wait, *, main=False, place=("job.py", 7, "work"), **more):
@@ -264,6 +265,17 @@ def test_a_rank_that_calls_a_collective_while_it_handles_an_exception_is_told_wi
     (found,) = explain([_rank(0, _collective("all_reduce")), saving])
     assert "for all_gather, while it handles FloatingPointError: loss is nan raised at a.py:10 (loss)" in found.verdict
     assert "correct what was raised" in found.fix[0]
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_an_exception_took_a_rank_past_a_collective_not_a_branch(raises, monkeypatch):
+    monkeypatch.setattr(rank_nodes, "passed_by", lambda *_routes, waits: "it took `return`")
+    place = {"file": "/x/a.py", "line": 10, "function": "loss"}
+    saving = _rank(1, _collective("all_gather"))
+    if raises:
+        saving["threads"][0]["handles"] = {"message": "FloatingPointError: loss is nan", "place": place}
+    (found,) = explain([_rank(0, _collective("all_reduce")), saving])
+    assert ("rank 1 never entered it (it skipped it: it took `return`)" in found.verdict) is not raises
 
 
 def test_an_exception_that_is_on_its_way_while_threads_are_joined_is_told():

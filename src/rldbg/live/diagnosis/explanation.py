@@ -156,6 +156,8 @@ def _passed(found: HangDiagnosis, graph: WaitGraph) -> str:
     for node in waiting if found.kind in _SKIPPED else ():
         members = node.wait.get("members") or [each.rank for each in ranked]
         others = [each for each in ranked if each.rank not in (node.rank, *found.left) and each.rank in members]
+        # An exception that a rank handles took it past everything.
+        others = [each for each in others if not each.wait.get("handles")]
         for other in (each for each in others if {each.rank, node.rank} & {*found.ranks}):
             if branch := other_branch_of(node.route, other.route):
                 return f"; rank {other.rank} is in the other branch of {branch}"

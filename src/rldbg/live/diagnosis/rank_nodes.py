@@ -182,6 +182,8 @@ def _passing(node: Node, other: Node) -> str:
     known = not other.gone and node.wait.get("op") not in NOT_BY_ALL and not node.wait.get("begun")
     if known and (branch := other_branch_of(node.route, other.route)):
         return f" (it is in the other branch of {branch})"
+    # An exception that it handles took it past everything.
+    known = known and not other.wait.get("handles")
     how = passed_by(node.route, other.route, waits=other.kind in _TOGETHER_KINDS) if known else ""
     return f" (it skipped it: {how})" if how else answering_lines(node, other) or _not_called(node, other)
 
