@@ -1,5 +1,6 @@
 """What loops look at, and who would change it, in threads of this process."""
 
+import io
 import os
 import queue
 import sys
@@ -162,3 +163,37 @@ def test_the_thread_that_would_change_it_is_found():
         waiting.work.put(None)
         for thread in threads:
             thread.join()
+
+
+def _reads_blocks(file):
+    while block := file.read(4):
+        yield OwnFrame(sys._getframe()), block
+
+
+def _reads_lines(file):
+    while file.readline() != "":
+        yield OwnFrame(sys._getframe()), ""
+
+
+def _waits_for_a_line(file):
+    while not file.readline():
+        yield OwnFrame(sys._getframe()), ""
+
+
+def _asks_for_a_state(file):
+    while (state := file.read()) != "done":
+        yield OwnFrame(sys._getframe()), state
+
+
+@pytest.mark.parametrize(
+    ("loop", "text", "polled"),
+    [
+        (_reads_blocks, "12345678", False),
+        (_reads_lines, "a\nb\n", False),
+        (_waits_for_a_line, "", True),
+        (_asks_for_a_state, "", True),
+    ],
+)
+def test_a_loop_that_reads_to_the_end_looks_for_nothing(loop, text, polled):
+    frame, _ = next(loop(io.StringIO(text)))
+    assert bool(Sources(os.getpid()).polled(frame)) is polled

@@ -15,6 +15,7 @@ from .ways_out import exit_test, is_unconditional
 WITH = (ast.With, ast.AsyncWith)
 _FILE_CALLS = ("os.read", "os.write", "os.fdopen", "os.sendfile")
 _WRAPPED = 3
+_TAKES = frozenset({"read", "read1", "readinto", "readline", "readlines", "recv", "recv_into", "pop", "popleft"})
 SETTING = frozenset({"set", "add", "append", "compare_set", "multi_set", "queue_push"})
 
 
@@ -113,7 +114,7 @@ class Sources:
             return (ends, "until") if ends is not None else (None, "")
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             return test.operand, "until"
-        return test, "while"
+        return (None, "") if _takes_next(test) else (test, "while")
 
     def awaited_condition(self, frame: Frame) -> dict[str, str | bool]:
         """What has to hold for the wait of a condition on the line to end (`until`): what `wait_for` is given, or the
@@ -322,6 +323,19 @@ def without_options(node: ast.expr) -> ast.expr:
     """The method of `method.options(...).remote(...)`."""
     called = node.func if isinstance(node, ast.Call) else None
     return called.value if isinstance(called, ast.Attribute) and called.attr == "options" else node
+
+
+def _takes_next(test: ast.expr) -> bool:
+    """Whether a loop takes what it works on in its condition, and ends once nothing is left: it looks for nothing."""
+    first = test.left if isinstance(test, ast.Compare) else test
+    if isinstance(test, ast.Compare):
+        nothing = test.comparators[0]
+        if not (
+            isinstance(nothing, ast.Constant) and not nothing.value and isinstance(test.ops[0], ast.NotEq | ast.IsNot)
+        ):
+            return False
+    taken = first.value if isinstance(first, ast.NamedExpr) else first
+    return isinstance(taken, ast.Call) and last_name(taken.func) in _TAKES
 
 
 def _tried(loop: ast.While | ast.For | ast.AsyncFor, frame: Frame) -> str:
