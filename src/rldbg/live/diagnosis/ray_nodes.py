@@ -147,8 +147,13 @@ class _Joining:
         else:
             tables = QueueTables(node, self._stacks, self._ray)
             used = [*finished_users(node, self._ray, tables), *tables.others_ahead()]
-            why = [str(node.wait["lost"]), *used, *lost_users(self._ray)]
+            why = [str(node.wait["lost"]), *used, *self._raised(), *lost_users(self._ray)]
             node.wait = {**node.wait, "lost": "; ".join(why)}
+
+    def _raised(self) -> list[str]:
+        """Workers that are held, or have ended, for what they raised: Ray does not know that yet."""
+        raised = {each.id[:2]: each for each in reversed(self._nodes) if each.gone == "raised"}
+        return [f"{each.label} {each.activity}" for each in list(raised.values())[-2:]]
 
     def _edges(self, task: WaitFacts) -> list[Edge]:
         actor = self._view.actors.get(task["actor_id"])
