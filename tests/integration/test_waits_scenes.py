@@ -55,7 +55,8 @@ WORDS = {
             "because of that thread prefetch waits at",
             "for room in queue `self.slots['ready']`",
         ],
-        "polled_server": ["polls (a loop while `await ask()"],
+        # At the moment of a look the client sleeps between two questions, or asks one.
+        "polled_server": ["helper_wait_scenes.py:"],
         "entered_condition": [
             "for lock `self.idle`; thread rollout holds it (taken in",
             "for lock `Monitor._lock`; thread reporter holds it",

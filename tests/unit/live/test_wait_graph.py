@@ -278,6 +278,13 @@ def test_an_exception_took_a_rank_past_a_collective_not_a_branch(raises, monkeyp
     assert ("rank 1 never entered it (it skipped it: it took `return`)" in found.verdict) is not raises
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_an_agent_that_answered_too_late_once_leaves_its_frames_only(late):
+    looks = [[_rank(0, _collective("barrier"))], [_rank(0, _collective("barrier"))]]
+    looks[late][0]["threads"] = [{"name": "MainThread", "frames": [{"file": "/x/a.py", "line": 3, "function": "f"}]}]
+    explain(looks[1], before=looks[0])
+
+
 def test_an_exception_that_is_on_its_way_while_threads_are_joined_is_told():
     join = {"kind": "thread", "thread": "rollout-0", "ident": crc32(b"rollout-0")}
     raised = {"message": "KeyError: 41", "place": {"file": "/x/rewards.py", "line": 5, "function": "__call__"}}
