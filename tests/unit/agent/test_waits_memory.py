@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import concurrent.futures
+import ctypes
 import io
 import os
 import queue
@@ -230,3 +231,42 @@ def test_a_users_class_with_the_name_of_a_file_is_not_read_as_one():
 )
 def test_of_bytes_that_are_no_text_nothing_is_shown(value, said):
     assert quoted(OwnObject(value), 60) == said
+
+
+class OwnFile:
+    """A file of the user's, of which nothing may be run."""
+
+    readable = writable = seekable = lambda self: True
+    tell = lambda self: 0  # noqa: E731
+    closed = False
+
+    def write(self, data):
+        return len(data)
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass
+
+    def fileno(self):
+        raise AssertionError("code of the user was run")
+
+
+def test_files_that_are_detached_or_the_users_own_have_no_descriptor():
+    detached = io.TextIOWrapper(io.BytesIO())
+    detached.detach()
+    assert OwnObject(detached).descriptor() is None
+    assert OwnObject(io.TextIOWrapper(OwnFile())).descriptor() is None
+    with open(os.devnull, "w") as file:
+        assert OwnObject(file).descriptor() == OwnObject(file.buffer).descriptor() == file.fileno()
+
+
+def test_a_users_class_with_the_name_of_a_number_in_c_is_not_asked():
+    class c_int:  # noqa: N801
+        @property
+        def value(self):
+            raise AssertionError("code of the user was run")
+
+    assert OwnObject(c_int()).number() is None
+    assert OwnObject(ctypes.c_int(7)).number() == 7

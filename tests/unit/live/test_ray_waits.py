@@ -365,6 +365,15 @@ def test_methods_of_other_files_that_filled_a_queue_are_known_by_their_calls():
     assert "; Maker.run_epoch has returned (maker)" in said and "load" not in said
 
 
+def test_a_worker_that_is_held_for_what_it_raised_is_told_with_the_empty_queue():
+    raised = {"message": "KeyError: 'answer'", "raised_at": {"file": "/x/job.py", "line": 53, "function": "verify"}}
+    held = _worker("maker", 2, "run_epoch") | raised | {"state": "stopped", "reason": "exception"}
+    tasks = [_task("Maker.run_epoch", "RUNNING", 2, "maker"), _task("Trainer.fit", "RUNNING", 1, "trainer")]
+    view = _view([QUEUE, _actor("maker", 2), _actor("trainer", 1)], tasks)
+    said = _verdicts([_worker("trainer", 1, "fit", TAKING), held], view)
+    assert "maker raised KeyError: 'answer' at job.py:53 (verify), and is held for inspection" in said
+
+
 def _routed(items):
     """A method that puts items into queues of a table, and has returned; and who takes them out of one of these."""
     critic = b"other".hex()

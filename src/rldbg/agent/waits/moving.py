@@ -31,11 +31,12 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
     that it inspects."""
     # Of a busy machine, the looks are further apart than they should be.
     apart_s = max(apart_s, after.get("seen_s", 0.0) - before.get("seen_s", after.get("seen_s", 0.0)))
-    first = {thread["native"]: thread for thread in _explained(before)}
+    # Of a process whose agent had not answered in time only the frames were seen.
+    first = {thread["native"]: thread for thread in before.get("threads") or [] if "native" in thread}
     old_children, children = ({child["pid"] for child in each.get("children") or []} for each in (before, after))
     after["replaced_children"] = bool(old_children) and not old_children & children
     ticks = os.sysconf("SC_CLK_TCK")
-    for thread in _explained(after):
+    for thread in after.get("threads") or []:
         old = first.get(thread["native"])
         if old is None:
             continue
@@ -63,11 +64,6 @@ def mark_moved(before: Facts, after: Facts, apart_s: float) -> Facts:
             thread["wait"]["again"] = True
     _mark_moved_tasks(before, after)
     return after
-
-
-def _explained(stack: Facts) -> list[Facts]:
-    """The threads whose waits are known: of a process whose agent did not answer in time only its frames were seen."""
-    return [thread for thread in stack.get("threads") or [] if "native" in thread]
 
 
 def _may_hold(thread: Facts) -> list[Facts]:

@@ -20,8 +20,9 @@ _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _AWAITED = ("coroutine", "coroutine_wrapper", "generator", "async_generator", "FutureIter", "Task", "Future")
 # What stands for a coroutine or an asynchronous generator while it is awaited; the first thing in it is the other.
 STAND_INS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable")
-_BUFFERED = (io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
-_FILES = (io.TextIOWrapper, *_BUFFERED, io.FileIO)
+_WRAPPING = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
+# What is at the bottom of an open file or connection; anything else there may be the user's.
+_OPENED = (io.FileIO, socket.SocketIO)
 _PLAIN = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -183,7 +184,8 @@ class OwnObject:
 
     def _plain(self) -> Any:
         """Of a number in C, what it is."""
-        return self.value.value if type(self.value).__name__ in NUMBERS_OF_C else self.value
+        kind = type(self.value)
+        return self.value.value if kind.__module__ == "ctypes" and kind.__name__ in NUMBERS_OF_C else self.value
 
     def owner(self) -> int | None:
         """The thread that holds a reentrant lock; only its text tells."""
@@ -195,16 +197,17 @@ class OwnObject:
         """That of an open socket or file."""
         if isinstance(self.value, socket.socket):
             return socket.socket.fileno(self.value)
-        if type(self.value) not in _FILES:
-            return None
+        inner = self.value
         try:
-            inner = self.value.buffer if type(self.value) is io.TextIOWrapper else self.value
-            if type(inner) is io.BufferedRWPair:
-                # It does not say which connection it reads and writes.
-                inner = own_writer(inner)
-            return int(inner.fileno())
-        except (OSError, ValueError):
-            # It is closed, or a file in memory only.
+            while type(inner) in _WRAPPING:
+                if type(inner) is io.BufferedRWPair:
+                    # It does not say which connection it reads and writes.
+                    inner = own_writer(inner)
+                else:
+                    inner = inner.buffer if type(inner) is io.TextIOWrapper else inner.raw
+            return int(inner.fileno()) if type(inner) in _OPENED else None
+        except (AttributeError, OSError, ValueError):
+            # It is closed or detached.
             return None
 
     def unwritten(self) -> int:
