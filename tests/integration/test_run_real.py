@@ -99,9 +99,9 @@ def test_the_argv_shown_is_the_argv_received_plus_the_changes_listed(project):
     assert "launch.not-armed" not in real.stderr
 
 
-STARTERS = """\
+STARTERS = f"""\
 #!/usr/bin/env bash
-PY=$(command -v python3)
+PY={sys.executable}
 exec > log.txt 2>&1
 nohup $PY -m pkg.main_ppo started=nohup
 env -i PATH="$PATH" EXTRA=1 "$PY" -m pkg.main_ppo started=env
@@ -110,6 +110,14 @@ command "$PY" -m pkg.main_ppo started=command
 command -v "$PY" > where
 (exec "$PY" -m pkg.main_ppo started=subshell)
 bash -c "exec $PY -m pkg.main_ppo started=shell"
+echo started=xargs | xargs -n 1 $PY -m pkg.main_ppo
+find . -name train.sh -exec "$PY" -m pkg.main_ppo started=find \\;
+flock lock $PY -m pkg.main_ppo started=flock
+printf '#!/bin/sh\n%s -m pkg.main_ppo $1\n' "$PY" > inner && chmod +x inner
+./inner started=posix
+/bin/sh inner started=sh
+nohup ./inner started=behind
+printf 'all:\n\t%s -m pkg.main_ppo started=make\n' "$PY" | make -f -
 A=1 exec -a trainer "$PY" -m pkg.main_ppo started=exec
 """
 
@@ -120,8 +128,8 @@ def test_an_interpreter_that_another_word_starts_by_its_path_does_not_run_in_a_d
     assert dry.returncode == 0, dry.stderr
     assert not (project / "seen").exists()
     shown = [command["argv"][-1] for command in json.loads(dry.stdout)["commands"] if command["kind"] == "training"]
-    words = ("nohup", "env", "nice", "command", "subshell", "shell", "exec")
-    assert shown == [f"started={word}" for word in words]
+    words = "nohup env nice command subshell shell xargs find flock posix sh behind make exec"
+    assert shown == [f"started={word}" for word in words.split()]
 
 
 @pytest.mark.parametrize("code", ["0", "7"])

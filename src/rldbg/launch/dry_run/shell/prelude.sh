@@ -98,6 +98,7 @@ __rldbg_captured() {
 
 __rldbg_called_by_path() {
   local rest=$1 first program starter=
+  local -a __rldbg_stub=()
   while [[ $rest =~ ^[A-Za-z_][A-Za-z0-9_]*\+?=([^[:space:]\"\'\`\(]*|\"[^\"\`]*\"|\'[^\']*\')[[:space:]]+(.*)$ ]]; do
     [[ ${BASH_REMATCH[1]} == *'$('* ]] && return 0
     rest=${BASH_REMATCH[2]}
@@ -118,16 +119,31 @@ __rldbg_called_by_path() {
   [[ $program =~ [^A-Za-z0-9_./@:+-] ]] && return 0
   __rldbg_started_by "$starter" "$program"
   declare -F -- "$program" >/dev/null && return 0
-  if [[ " $RLDBG_DRY_NAMES " == *" ${program##*/} "* ]]; then
-    eval "function $program { RLDBG_DRY_NAME='$program' '$RLDBG_DRY_BIN/.unknown' \"\$@\"; }" 2>/dev/null
+  if __rldbg_stub_for "$program"; then
+    eval "function $program { ${__rldbg_stub[*]@Q} \"\$@\"; }" 2>/dev/null
   elif [[ -n ${RLDBG_DRY_ELSEWHERE-} && ! -e $program ]]; then
     eval "function $program { RLDBG_DRY_NAME='$program' '$RLDBG_DRY_BIN/.unknown' \"\$@\"; __rldbg_stay; }" 2>/dev/null
   fi
 }
 
+# __rldbg_stub: what starts in the place of a program that is called by its path, if anything does. Other shells than bash
+# would start an interpreter by its path unseen.
+__rldbg_stub_for() {
+  local __rldbg_first=
+  __rldbg_stub=()
+  if [[ " $RLDBG_DRY_NAMES " == *" ${1##*/} "* ]]; then
+    __rldbg_stub=(env "RLDBG_DRY_NAME=$1" "$RLDBG_DRY_BIN/.unknown")
+  elif [[ ${1##*/} == @(sh|dash) ]]; then
+    __rldbg_stub=("$RLDBG_DRY_BIN/sh")
+  elif [[ -f $1 && -x $1 ]] && IFS= read -r __rldbg_first < "$1" && [[ $__rldbg_first == '#!'*[/\ ]@(sh|dash)?(\ *) ]]; then
+    __rldbg_stub=("$RLDBG_DRY_BIN/sh" "$1")
+  fi
+  ((${#__rldbg_stub[@]}))
+}
+
 # `exec` and `command` start a program and no function: for this one command they are functions that start one.
 __rldbg_started_by() {
-  [[ -n $1 && " $RLDBG_DRY_NAMES " == *" ${2##*/} "* ]] || return 0
+  [[ -n $1 ]] && __rldbg_stub_for "$2" || return 0
   declare -F -- "$1" >/dev/null && return 0
   __rldbg_starter=$1
   if [[ $1 == exec ]]; then
@@ -169,10 +185,8 @@ __rldbg_prefix() {
     __rldbg_program=$__rldbg_word
     break
   done
-  if [[ $__rldbg_program == */* && " $RLDBG_DRY_NAMES " == *" ${__rldbg_program##*/} "* ]]; then
-    # `env -i` takes the name from the environment that it makes.
-    local -a __rldbg_stub=("RLDBG_DRY_NAME=$__rldbg_program" "$RLDBG_DRY_BIN/.unknown")
-    [[ $__rldbg_name == env ]] || __rldbg_stub=(env "${__rldbg_stub[@]}")
+  local -a __rldbg_stub=()
+  if [[ $__rldbg_program == */* ]] && __rldbg_stub_for "$__rldbg_program"; then
     local -a __rldbg_words=()
     while [[ $1 != "$__rldbg_program" ]]; do
       __rldbg_words+=("$1")
@@ -192,6 +206,32 @@ ionice() { __rldbg_prefix ionice "$@"; }
 stdbuf() { __rldbg_prefix stdbuf "$@"; }
 env() { __rldbg_prefix env "$@"; }
 timeout() { __rldbg_prefix timeout "$@"; }
+
+# Programs that start others among further words: the first one, or those that follow a word like $2.
+__rldbg_among() {
+  local __rldbg_name=$1 __rldbg_after=$2 __rldbg_word __rldbg_is_next=
+  local -a __rldbg_words=() __rldbg_stub=()
+  [[ -n $__rldbg_after ]] || __rldbg_is_next=1
+  shift 2
+  for __rldbg_word; do
+    if [[ -n $__rldbg_is_next && $__rldbg_word == */* ]] && __rldbg_stub_for "$__rldbg_word"; then
+      __rldbg_words+=("${__rldbg_stub[@]}")
+      __rldbg_is_next=
+    else
+      __rldbg_words+=("$__rldbg_word")
+    fi
+    [[ -z $__rldbg_after ]] || { [[ $__rldbg_word == $__rldbg_after ]] && __rldbg_is_next=1 || __rldbg_is_next=; }
+  done
+  builtin command "$__rldbg_name" "${__rldbg_words[@]}"
+}
+xargs() { __rldbg_among xargs "" "$@"; }
+flock() { __rldbg_among flock "" "$@"; }
+strace() { __rldbg_among strace "" "$@"; }
+watch() { __rldbg_among watch "" "$@"; }
+xvfb-run() { __rldbg_among xvfb-run "" "$@"; }
+find() { __rldbg_among find "-@(exec|ok)?(dir)" "$@"; }
+# With a shell of its own choice, make starts nothing by itself.
+make() { builtin command make SHELL="$RLDBG_DRY_BIN/sh" "$@"; }
 
 command_not_found_handle() {
   RLDBG_DRY_NAME=$1 "$RLDBG_DRY_BIN/.unknown" "${@:2}"
