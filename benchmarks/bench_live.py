@@ -100,6 +100,10 @@ def until(condition, timeout_s=300.0):
     return value
 
 
+# As for a user, whose Python keeps the bytecode that it compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def stopped(client):
     """Processes that stand still and can be asked."""
     return [p for p in client.request("ps")["processes"] if p["state"] == "stopped" and p["debugged"] and p["thread"]]

@@ -1,6 +1,7 @@
 """`rldbg run`: run a training script or command with debugging enabled, and say what that changes."""
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,8 +172,7 @@ def _request(command: tuple[str, ...], settings: "RunSettings", given: dict[str,
 def _watched(watch: bool, **settings: Any) -> "WatchSettings | None":
     from rldbg.tripwire import WatchSettings
 
-    defaults = WatchSettings()
-    given = [name for name, value in settings.items() if value != getattr(defaults, name)]
+    given = [field.name for field in fields(WatchSettings) if settings.get(field.name, field.default) != field.default]
     if given and not watch:
         option = {"rules": "watch-rules"}.get(given[0], given[0].replace("_", "-"))
         raise UsageError(f"--{option} needs --watch", "add --watch")
@@ -247,6 +247,8 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 def _kinds(text: str) -> tuple[str, ...]:
     """The kinds of --record by name; none means all that the framework can tell apart."""
+    if not text:
+        return ()
     from rldbg.recording import named_kinds
 
     return named_kinds([kind.strip() for kind in text.split(",") if kind.strip()], "--record") or ()

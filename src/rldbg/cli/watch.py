@@ -140,9 +140,9 @@ def _recording_of(path: Path) -> Path:
 
 def _list(rules: str, as_json: bool) -> int:
     from rldbg.reports.tables import table
-    from rldbg.tripwire import RULES, read_rules
+    from rldbg.tripwire import built_in_rules, read_rules
 
-    chosen = read_rules(Path(rules)) if rules else RULES
+    chosen = read_rules(Path(rules)) if rules else built_in_rules()
     rows = [
         {
             "id": rule.id,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rldbg.agent import Arming
 from rldbg.core import ExitCode, Finding, PrerequisiteError, Run, by_severity
@@ -23,7 +23,9 @@ from rldbg.launch.proof import armed_processes, judge_arming, judge_recording
 from rldbg.launch.request import Request
 from rldbg.launch.run_monitor import RunMonitor
 from rldbg.live import break_place
-from rldbg.tripwire import Event, WatcherProcess
+
+if TYPE_CHECKING:
+    from rldbg.tripwire import Event, WatcherProcess
 
 _ELSEWHERE = re.compile(
     r"(?m)\b(?:srun|sbatch|salloc|mpirun)\b|^#SBATCH|\bssh\s"
@@ -191,6 +193,8 @@ class _Tripwire:
 
     def start(self) -> None:
         if self._settings is not None:
+            from rldbg.tripwire import WatcherProcess
+
             log = self._folder / "logs" / "watch.log"
             self._process = WatcherProcess(self._folder / "recording", self._settings, log=log)
 

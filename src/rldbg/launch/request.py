@@ -5,10 +5,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rldbg.core import PrerequisiteError, UsageError
 from rldbg.launch.known_launchers import peel
-from rldbg.tripwire import WatchSettings
+
+if TYPE_CHECKING:
+    from rldbg.tripwire import WatchSettings
 
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 
@@ -33,7 +36,7 @@ class Request:
     """Variables that `rldbg doctor --fix` has noted for every run; the user's own `--env` wins over them."""
     record: bool = False
     record_kinds: tuple[str, ...] = ()
-    watch: WatchSettings | None = None
+    watch: "WatchSettings | None" = None
     """Judge the steps while they are recorded; the recording keeps the last ones only."""
     breakpoints: tuple[str, ...] = ()
     ray_breakpoints: bool = False

@@ -7,9 +7,9 @@ from rldbg.lazy import lazy_names
 if TYPE_CHECKING:
     from rldbg.tripwire.events import Event, EventLog
     from rldbg.tripwire.judge import Alarm, Judge
-    from rldbg.tripwire.measures import WATCHED_KINDS, StepMeasures
-    from rldbg.tripwire.rules import RULES, WatchRule, read_rules
-    from rldbg.tripwire.settings import WatchSettings
+    from rldbg.tripwire.measures import StepMeasures
+    from rldbg.tripwire.rules import WatchRule, built_in_rules, read_rules
+    from rldbg.tripwire.settings import WATCHED_KINDS, WatchSettings
     from rldbg.tripwire.watched_loop import WatchedLoop, watch
     from rldbg.tripwire.watcher import Watcher
     from rldbg.tripwire.watcher_process import WatchedRun, WatcherProcess

@@ -13,7 +13,7 @@ from rldbg.tripwire.detector import Detector, Unusual
 from rldbg.tripwire.events import number
 from rldbg.tripwire.expressions import CannotEvaluate, WatchExpression, identifiers
 from rldbg.tripwire.measures import StepMeasures
-from rldbg.tripwire.rules import RULES, WatchRule
+from rldbg.tripwire.rules import WatchRule
 
 _OWN = WatchRule("expression", "", "either", "your expression became true")
 _USUAL_OF = 8
@@ -32,7 +32,7 @@ class Alarm(NamedTuple):
 class Judge:
     """Remembers the measures of earlier steps; knows nothing about where they come from."""
 
-    def __init__(self, rules: Sequence[WatchRule] = RULES, when: Sequence[WatchExpression] = ()) -> None:
+    def __init__(self, rules: Sequence[WatchRule], when: Sequence[WatchExpression] = ()) -> None:
         self._detectors = [Detector(rule) for rule in rules]
         self._expressions = when
         self._true: set[str] = set()

@@ -16,10 +16,8 @@ import numpy as np
 
 from rldbg.analysis import metrics_by_step
 from rldbg.recording import Record, Recording
+from rldbg.tripwire.settings import OF_METRICS
 
-_OF_METRICS = ("update_metrics", "training_metrics")
-WATCHED_KINDS = ("trajectory", "forward_data", "loss", *_OF_METRICS)
-"""The fewest kinds that give all measures; none of them holds parameters."""
 _OF_SAMPLES = {
     "reward": "reward/mean",
     "length": "responses/length_mean",
@@ -58,7 +56,7 @@ def measure(recording: Recording, step: int, logged: Mapping[str, Any] | None = 
     """`logged` is the step's line of RUN/metrics.jsonl, where NaN is null."""
     values = {name: _number(value) for name, value in (logged or {}).items() if _is_numeric(value)}
     places: dict[str, str] = {}
-    for kind in _OF_METRICS:
+    for kind in OF_METRICS:
         values |= _of_metrics(recording, kind, step, places)
     for name, known in _LOGGED.items():
         found = next((each for each in known if each in values), None)
@@ -70,7 +68,7 @@ def measure(recording: Recording, step: int, logged: Mapping[str, Any] | None = 
     row = next(iter(metrics_by_step(recording, [step])), {})
     of_samples = {name: row[key] for name, key in _OF_SAMPLES.items() if key in row}
     _longest(recording, step, places)
-    has_more = any(entry.kind not in _OF_METRICS for entry in recording.entries(step=step))
+    has_more = any(entry.kind not in OF_METRICS for entry in recording.entries(step=step))
     recordable = {"loss", "kl", "entropy", *_OF_SAMPLES} if has_more else values.keys()
     only_logged = frozenset(recordable - of_losses.keys() - of_samples.keys())
     if "kl" in values:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +45,12 @@ class WatchRule:
         return command.format(recording=recording, step=step)
 
 
+@cache
+def built_in_rules() -> tuple[WatchRule, ...]:
+    """Those of rules.yaml, read when a run is watched."""
+    return _parsed(files("rldbg.tripwire").joinpath("rules.yaml").read_text(encoding="utf-8"), "rules.yaml")
+
+
 def read_rules(path: Path) -> tuple[WatchRule, ...]:
     """The built-in rules, with those of a file added, or instead of those with the same id."""
     try:
@@ -51,7 +58,7 @@ def read_rules(path: Path) -> tuple[WatchRule, ...]:
     except OSError as error:
         raise UsageError(f"cannot read the rules {path}: {error.strerror}", "give a YAML file with rules") from error
     own = _parsed(text, str(path))
-    return tuple(({rule.id: rule for rule in RULES} | {rule.id: rule for rule in own}).values())
+    return tuple(({rule.id: rule for rule in built_in_rules()} | {rule.id: rule for rule in own}).values())
 
 
 def _parsed(text: str, source: str) -> tuple[WatchRule, ...]:
@@ -73,6 +80,3 @@ def _parsed(text: str, source: str) -> tuple[WatchRule, ...]:
                 "write {recording} and {step} for the place of an event, and other braces twice: {{ }}",
             ) from error
     return rules
-
-
-RULES = _parsed(files("rldbg.tripwire").joinpath("rules.yaml").read_text(encoding="utf-8"), "rules.yaml")

@@ -5,7 +5,11 @@ from pathlib import Path
 
 from rldbg.core import UsageError, check_values, setting
 from rldbg.tripwire.expressions import WatchExpression
-from rldbg.tripwire.rules import RULES, WatchRule, read_rules
+from rldbg.tripwire.rules import WatchRule, built_in_rules, read_rules
+
+OF_METRICS = ("update_metrics", "training_metrics")
+WATCHED_KINDS = ("trajectory", "forward_data", "loss", *OF_METRICS)
+"""The fewest kinds that give all measures; none of them holds parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class WatchSettings:
         self.expressions()
 
     def read_rules(self) -> tuple[WatchRule, ...]:
-        return read_rules(Path(self.rules)) if self.rules else RULES
+        return read_rules(Path(self.rules)) if self.rules else built_in_rules()
 
     def expressions(self) -> tuple[WatchExpression, ...]:
         return tuple(map(WatchExpression, self.when))

@@ -25,6 +25,17 @@ def test_import_and_help_load_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
+def test_a_run_without_recording_loads_nothing_that_only_recordings_need(tmp_path):
+    # A second of imports before the user's program begins.
+    code = (
+        "import sys\nfrom rldbg.cli.application import run\n"
+        f"code = run(['run', '--no-doctor', '--', {sys.executable!r}, '-c', 'pass'])\n"
+        "print(code, [name for name in ('numpy', 'pydantic', 'omegaconf', 'rldbg.recording') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
 def test_every_verb_loads_and_explains_itself(capsys):
     for verb in VERBS:
         assert verb.group in GROUPS

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rldbg.tripwire import RULES, WatchRule
+from rldbg.tripwire import WatchRule, built_in_rules
 from rldbg.tripwire.detector import Detector
 from rldbg.tripwire.measures import MEASURES
 
@@ -90,7 +90,9 @@ def clean_runs(count: int, steps: int = 200, *, may_fall: bool = True) -> list[l
     return runs
 
 
-@pytest.mark.parametrize("item", [item for item in RULES if item.moves != "not-finite"], ids=lambda item: item.id)
+@pytest.mark.parametrize(
+    "item", [item for item in built_in_rules() if item.moves != "not-finite"], ids=lambda item: item.id
+)
 def test_false_alarms_stay_within_the_stated_rate(item: WatchRule) -> None:
     runs = clean_runs(24, may_fall=item.moves != "declines")
     alarms = sum(len(caught(item, values)) for values in runs)
@@ -101,12 +103,12 @@ def test_false_alarms_stay_within_the_stated_rate(item: WatchRule) -> None:
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_measure_that_is_not_finite_is_caught(measure: str, value: float) -> None:
-    rules = [item for item in RULES if item.measure == measure]
+    rules = [item for item in built_in_rules() if item.measure == measure]
     assert [item.moves for item in rules if caught(item, [*NOISY, value])] == ["not-finite"]
 
 
 def by_id(name: str) -> WatchRule:
-    return next(item for item in RULES if item.id == name)
+    return next(item for item in built_in_rules() if item.id == name)
 
 
 def alarms_of(name: str, runs: list[list[float]]) -> float:
@@ -138,7 +140,7 @@ def test_heavy_tails_are_usual_for_positive_measures(name: str, usual: float, co
 
 
 def test_every_rule_says_why_and_what_to_look_at() -> None:
-    for item in RULES:
+    for item in built_in_rules():
         assert item.cause
         assert item.look.format(recording="R", step=3).startswith("rldbg ")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collapses import COLLAPSES
-from rldbg.tripwire import Judge, StepMeasures
+from rldbg.tripwire import Judge, StepMeasures, built_in_rules
 
 RUNS = json.loads((Path(__file__).parent / "trainings.json").read_text(encoding="utf-8"))
 CLEAN = sorted(name for name in RUNS if name.startswith("clean-"))
@@ -18,7 +18,7 @@ PLANTED_AT = {"entropy-punished-1": 16, "gradient-sign-flipped-1": 40, "rewarded
 
 def events(name: str) -> list[tuple[int, str]]:
     run = RUNS[name]
-    judge = Judge()
+    judge = Judge(built_in_rules())
     found = []
     for number in range(len(run["loss"])):
         row = {key: values[number] for key, values in run.items() if key != "first_step"}
