@@ -28,9 +28,11 @@ print("RESULT", step(int(os.environ["RANK"])), flush=True)
 
 
 class Node:
-    """A second node: what runs in it has its own network and host name, and reaches us at `head`."""
+    """A second node: what runs in it has its own network and host name, and reaches us at `head`; without a route
+    elsewhere (`routed=False`) nowhere else."""
 
-    def __init__(self):
+    def __init__(self, name="second-node", *, routed=True):
+        self.name = name
         network = free_network()
         number = network.rpartition(".")[2]
         self._space, self._near, far = f"rldbg{number}", f"rldn{number}", f"rldf{number}"
@@ -45,13 +47,13 @@ class Node:
             f"{inside} addr add {self.address}/24 dev {far}",
             f"{inside} link set {far} up",
             f"{inside} link set lo up",
-            f"{inside} route add default via {self.head}",
+            *[f"{inside} route add default via {self.head}"] * routed,
         ):
             subprocess.run(line.split(), check=True, capture_output=True)
 
     def command(self, *words):
         """The same command on that node."""
-        named = 'hostname second-node && exec "$@"'
+        named = f'hostname {self.name} && exec "$@"'
         return ["ip", "netns", "exec", self._space, "unshare", "--uts", "sh", "-c", named, "sh", *map(str, words)]
 
     def remove(self):
@@ -69,6 +71,34 @@ def node():
         pytest.skip(f"no network namespaces here: {error.stderr}")
     yield made
     made.remove()
+
+
+@pytest.fixture
+def networks(node):
+    """Two nodes on networks of their own, of which neither leads to the other or anywhere else."""
+    made = [Node(f"node-{number}", routed=False) for number in (1, 2)]
+    yield made
+    for each in made:
+        each.remove()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"], ids=["all interfaces", "as needed"])
+def test_hosts_on_networks_of_their_own_reach_one_broker(networks, tmp_path, host):
+    with LiveJob(tmp_path, host=host) as job:
+        script = job.write("train.py", STEPS)
+        for rank, node in enumerate(networks):
+            far_python, *arguments = node.command(sys.executable, script)
+            job.start(*arguments, python=far_python, RANK=rank)
+        assert [p["host"] for p in job.wait_stopped(2)] == ["node-1", "node-2"]
+        # AND each of these addresses is one that `rldbg run` announces
+        place = BrokerAddress.read(job.run.path).place
+        assert all(f"{node.head}:" in place for node in networks)
+        # AND a command on either reaches it
+        ps = [sys.executable, "-m", "rldbg", "ps", "--run", job.run.path]
+        done = subprocess.run(networks[1].command(*ps), capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 and "train/1" in done.stdout, done.stderr
+        job.client.request("continue", who="all")
+        assert all("RESULT node" in output(process) for process in job.processes)
 
 
 def test_a_process_on_another_node_dials_out(node, tmp_path):

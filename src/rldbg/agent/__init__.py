@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .peer_owner import is_trusted, owner_of_peer
     from .process import Agent
     from .ray_process import snake_case
-    from .remote_hosts import address_for, ask_to_be_reached, outward_address, outward_address_v6
+    from .remote_hosts import addresses_for, ask_to_be_reached, outward_addresses, outward_addresses_v6
     from .selection import Selection, SelectionError, Subject, parse_selection
     from .settings import BrokerAddress, Settings, say
     from .stacks import TOOL_FILES, mark_as_ours

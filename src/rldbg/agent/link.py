@@ -63,6 +63,8 @@ class Link:
         self._lost_at: float | None = None
         self._said_farewell = False
         self._owner_pid = 0
+        # Which of the broker's addresses has led there.
+        self._reached_at = ""
         self._pausing = False
         self._began = time.monotonic()
         self._wake_read, self._wake_write = socket.socketpair()
@@ -162,14 +164,12 @@ class Link:
         self, session: int, silence_s: float = SILENCE_S, taken_over: Message | None = None
     ) -> Connection:
         """A second connection, for one debug session of this process; `taken_over` says how a killed broker left it."""
-        address = BrokerAddress.read(self._settings.run)
+        address = self._read_address()
         if address is None:
             raise NoBroker("this run has no broker")
         try:
             about = self._about() | {"session": session, "taken_over": taken_over}
-            return dial(
-                (address.host, address.port), kind="debug", token=address.token, about=about, timeout_s=silence_s
-            )
+            return dial(address, kind="debug", token=address.token, about=about, timeout_s=silence_s)
         except (OSError, WireError) as error:
             raise NoBroker(str(error)) from error
 
@@ -188,16 +188,20 @@ class Link:
             self._woken()
             self._serve(self._peer)
 
+    def _read_address(self) -> BrokerAddress | None:
+        address = BrokerAddress.read(self._settings.run)
+        return address and address.from_here(self._reached_at)
+
     def _connect(self) -> bool:
         """Whether it was worth trying; False when the broker is being told that it is needed on this host."""
-        address = BrokerAddress.read(self._settings.run)
+        address = self._read_address()
         if address is None:
             return True
         if address.is_out_of_reach(socket.gethostname()):
             ask_to_be_reached(self._settings.run)
             return False
         try:
-            connection = dial((address.host, address.port), kind="agent", token=address.token, about=self._about())
+            connection = dial(address, kind="agent", token=address.token, about=self._about())
         except Refused as error:
             if str(error) != self._refusal:
                 self._refusal = str(error)
@@ -208,7 +212,11 @@ class Link:
             if isinstance(error, ConnectionRefusedError) and self._lost_at is None:
                 # Killed before this process began.
                 self._lost_at = time.monotonic()
+            if not self._is_silent and address.node not in ("", socket.gethostname()):
+                # None of its addresses leads there from this host.
+                ask_to_be_reached(self._settings.run)
             return True
+        self._reached_at = str(connection.sock.getpeername()[0])
         self._refusal, self._is_silent = "", False
         self._lost_at, self._said_farewell = None, False
         is_here = address.node == socket.gethostname() and _is_there(address.owner_pid)

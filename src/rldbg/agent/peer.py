@@ -9,9 +9,15 @@ import socket
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .framing import PROTOCOL, Decoder, Message, Refused, RequestFailed, Silent, WireError, encode, nonce, proof, proves
+
+if TYPE_CHECKING:
+    from .settings import BrokerAddress
+
+# For each of several addresses: one on a network that is not ours may swallow what is sent there.
+_NEXT_ADDRESS_S = 2.0
 
 
 class Connection:
@@ -161,9 +167,29 @@ def _is_readable(wake: socket.socket, beside: socket.socket) -> bool:
     return any(descriptor == wake.fileno() for descriptor, _ in poll.poll())
 
 
-def dial(address: tuple[str, int], *, kind: str, token: str, about: Message, timeout_s: float = 5.0) -> Connection:
-    """Connects to a broker and proves the token both ways. Raises WireError, Refused or OSError."""
-    sock = socket.create_connection(address, timeout=timeout_s)
+def dial(
+    address: "tuple[str, int] | BrokerAddress", *, kind: str, token: str, about: Message, timeout_s: float = 5.0
+) -> Connection:
+    """Connects to a broker, at the first of its addresses that leads there, and proves the token both ways. Raises
+    WireError, Refused or OSError; of several failures that of the first address."""
+    hosts, port = ((address[0],), address[1]) if isinstance(address, tuple) else (address.hosts, address.port)
+    failures: list[OSError | WireError] = []
+    for host in hosts:
+        try:
+            connect_s = timeout_s if len(hosts) == 1 else min(timeout_s, _NEXT_ADDRESS_S)
+            return _dial((host, port), connect_s, kind=kind, token=token, about=about, timeout_s=timeout_s)
+        except (Refused, Silent):
+            # The broker was reached: its other addresses lead to the same one.
+            raise
+        except (OSError, WireError) as error:
+            failures.append(error)
+    raise failures[0]
+
+
+def _dial(
+    place: tuple[str, int], connect_s: float, *, kind: str, token: str, about: Message, timeout_s: float
+) -> Connection:
+    sock = socket.create_connection(place, timeout=connect_s)
     connection = Connection(sock)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

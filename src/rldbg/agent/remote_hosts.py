@@ -1,7 +1,8 @@
-"""RUN/remote_hosts: one line per host from which a broker on loopback was looked for, its name and its addresses.
+"""RUN/remote_hosts: one line per host that does not reach the broker where it listens, its name and its addresses.
 
-The broker reads it and then listens also where these hosts reach it. It is one file that both sides open again each
-time: network file systems show changes of a file at once when it is opened, those of a folder much later.
+A broker that began on loopback reads it and then listens also where these hosts reach it. It is one file that both
+sides open again each time: network file systems show changes of a file at once when it is opened, those of a folder
+much later.
 """
 
 import contextlib
@@ -22,19 +23,20 @@ def ask_to_be_reached(run: Path) -> None:
     with contextlib.suppress(OSError), open(run / FILE, "a+", encoding="utf-8") as file:
         file.seek(0)
         if name not in (line.partition(" ")[0] for line in file):
-            file.write(f"{name} {' '.join(_addresses())}\n")
+            file.write(f"{name} {' '.join(outward_addresses())}\n")
 
 
-def address_for(run: Path) -> str:
-    """The address of this host at which the first of them that is on another host reaches it; empty for none."""
+def addresses_for(run: Path) -> list[str]:
+    """The addresses of this host on the way to those that have asked, in that order. With two networks in common
+    both: which of them lets a connection through is not known here."""
     try:
         lines = (run / FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
-        return ""
-    own = set(_addresses())
+        return []
+    own = set(outward_addresses())
     theirs = [address for line in lines for address in line.split(" ")[1:]]
     routes = (_address_towards(address) for address in theirs if address not in own)
-    return next((address for address in routes if address and not address.startswith("127.")), "")
+    return list(dict.fromkeys(each for each in routes if each and not each.startswith("127.")))
 
 
 def _address_towards(address: str, family: socket.AddressFamily = socket.AF_INET) -> str:
@@ -47,23 +49,18 @@ def _address_towards(address: str, family: socket.AddressFamily = socket.AF_INET
         return ""
 
 
-def outward_address() -> str:
-    """That of the interface that leads outwards, as Ray chooses it too, else of the first that has one."""
-    return next(iter(_addresses()), "")
-
-
-def outward_address_v6() -> str:
-    """As `outward_address`, of IPv6; empty where this host has loopback alone."""
+def outward_addresses_v6() -> list[str]:
+    """As `outward_addresses`, of IPv6."""
     found = [_address_towards("2001:db8::1", socket.AF_INET6)]
     with contextlib.suppress(OSError, ValueError):
         rows = (row.split() for row in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines())
         found += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])) for row in rows if row[3] == _EVERYWHERE]
     # An interface's own address means nothing without its name.
-    return next((each for each in found if each not in ("", "::1") and not each.startswith("fe80:")), "")
+    return list(dict.fromkeys(each for each in found if each not in ("", "::1") and not each.startswith("fe80:")))
 
 
-def _addresses() -> list[str]:
-    """The addresses of this host without loopback, that of the default route first."""
+def outward_addresses() -> list[str]:
+    """The addresses of this host without loopback, that of the default route first, as Ray chooses it too."""
     found = [_address_towards("10.255.255.255")]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 BROKER_WAIT_S = 60.0
@@ -59,11 +59,23 @@ class BrokerAddress:
     token: str
     node: str = ""
     owner_pid: int = 0
+    # Further addresses of the same broker, for hosts on other networks.
+    also: tuple[str, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return (self.host, *self.also)
 
     @property
     def place(self) -> str:
-        """Host and port as one, as URLs write them."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """Host and port as one, as URLs write them; all of them where there are several."""
+        return " and ".join(f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in self.hosts)
+
+    def from_here(self, host: str) -> "BrokerAddress":
+        """The same with `host` first, if it is one of them: it was reached before."""
+        if host not in self.also:
+            return self
+        return replace(self, host=host, also=tuple(each for each in self.hosts if each != host))
 
     def is_out_of_reach(self, node: str) -> bool:
         """Whether only processes of another host can connect: the broker does not know yet that it is needed here."""
@@ -76,7 +88,10 @@ class BrokerAddress:
             data = json.loads((run / "broker.json").read_text(encoding="utf-8"))
             node = str(data.get("node") or "")
             owner_pid = int(data.get("owner_pid") or 0)
-            return cls(str(data["host"]), int(data["port"]), str(data["token"]), node, owner_pid)
+            hosts = [str(each) for each in data.get("hosts") or []]
+            # A copy of the file for a tunnel names another host, and no further ones.
+            also = tuple(hosts[1:]) if hosts[:1] == [str(data["host"])] else ()
+            return cls(str(data["host"]), int(data["port"]), str(data["token"]), node, owner_pid, also)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from rldbg.agent import PROTOCOL, address_for, outward_address, outward_address_v6
+from rldbg.agent import PROTOCOL, addresses_for, outward_addresses, outward_addresses_v6
 from rldbg.core import write_whole
 from rldbg.live.broker import Broker
 from rldbg.live.broker_lock import TakenError, broker_lock
@@ -80,11 +80,13 @@ async def _serve(options: ServiceOptions) -> None:
     port = servers[0].sockets[0].getsockname()[1]
     write_whole(file, _published(_reachable(options.host), port, token, options.owner_pid), mode=0o600)
 
+    wider: list[str] = []
     refused: set[str] = set()
 
     async def widen(address: str) -> None:
         """A broker on loopback is reached by this host alone; agents elsewhere read the new address in the file."""
-        if not options.host.startswith("127.") or len(servers) > 1 or address.startswith("127."):
+        known = address in wider or address in refused
+        if not options.host.startswith("127.") or known or address.startswith("127."):
             return
         lost = "breakpoints on other hosts are skipped"
         try:
@@ -94,12 +96,13 @@ async def _serve(options: ServiceOptions) -> None:
             refused.add(address)
             state.sessions.files.report(address, f"cannot listen at {address}:{port} ({error}): {lost}; {hint}")
             return
-        state.sessions.files.write(file, _published(address, port, token, options.owner_pid), lost, mode=0o600)
+        wider.append(address)
+        state.sessions.files.write(file, _published(wider, port, token, options.owner_pid), lost, mode=0o600)
 
     async def widen_when_asked() -> None:
-        while options.host.startswith("127.") and len(servers) == 1:
+        while options.host.startswith("127."):
             await asyncio.sleep(_ASKED_EVERY_S)
-            if (address := address_for(options.run)) and address not in refused:
+            for address in addresses_for(options.run):
                 await widen(address)
 
     state.widen = widen
@@ -146,18 +149,19 @@ def _is_needed(broker: Broker) -> bool:
     return any(process.agent is not None or process.session is not None for process in broker.state.processes)
 
 
-def _published(host: str, port: int, token: str, owner_pid: int) -> str:
+def _published(hosts: list[str], port: int, token: str, owner_pid: int) -> str:
+    """Of several addresses, agents and clients take the first that leads here from where they are."""
     who = {"schema_version": 1, "protocol": PROTOCOL, "pid": os.getpid(), "node": socket.gethostname()}
-    return json.dumps(who | {"host": host, "port": port, "token": token, "owner_pid": owner_pid})
+    return json.dumps(who | {"host": hosts[0], "hosts": hosts, "port": port, "token": token, "owner_pid": owner_pid})
 
 
-def _reachable(host: str) -> str:
-    """The address agents on other hosts can dial when the broker listens on all of them. The host's name would not do:
-    many hosts resolve their own to loopback."""
+def _reachable(host: str) -> list[str]:
+    """The addresses that others can dial when the broker listens on all of them. The host's name would not do: many
+    hosts resolve their own to loopback."""
     if host == "::":
         # All interfaces of IPv6, and no other.
-        return outward_address_v6() or "::1"
-    return host if host not in ("0.0.0.0", "") else outward_address() or os.uname().nodename
+        return outward_addresses_v6() or ["::1"]
+    return [host] if host not in ("0.0.0.0", "") else outward_addresses() or [os.uname().nodename]
 
 
 def main() -> None:

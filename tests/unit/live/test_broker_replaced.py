@@ -39,7 +39,7 @@ def test_the_next_broker_may_appear_right_after_the_look(tmp_path, monkeypatch, 
     monkeypatch.setattr(broker_client, "_address", look)
     monkeypatch.setattr(broker_client, "dial", lambda where, **_about: where)
     # WHEN a client connects THEN it reaches the next broker
-    assert broker_client.connect(tmp_path) == ("127.0.0.1", 2) and len(attempts) == 2
+    assert broker_client.connect(tmp_path).port == 2 and len(attempts) == 2
     assert BrokerAddress.read(tmp_path).port == 2
 
 

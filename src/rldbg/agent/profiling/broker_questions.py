@@ -25,9 +25,7 @@ class Questions:
         if address is None:
             raise BrokerGone("this run has no broker")
         try:
-            connection = dial(
-                (address.host, address.port), kind="client", token=address.token, about={"name": "profile"}
-            )
+            connection = dial(address, kind="client", token=address.token, about={"name": "profile"})
         except (OSError, WireError) as error:
             raise BrokerGone(str(error)) from error
         self._peer = Peer(connection)

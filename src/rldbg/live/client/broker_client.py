@@ -42,18 +42,31 @@ class BrokerError(RldbgError):
 
 
 def connect(run: Path, kind: str = "client", **about: Any) -> Connection:
-    """A proven connection to the broker of a run. While `rldbg run` replaces a killed broker, to the next one."""
-    deadline = time.monotonic() + _REPLACED_S
+    """A proven connection to the broker of a run. While `rldbg run` replaces a killed broker, to the next one; where
+    no route leads to it, once it listens where one does."""
+    began = time.monotonic()
     while True:
         seen = BrokerAddress.read(run)
         try:
             return _connect(run, kind, about)
-        except UnreachableError:
+        except UnreachableError as error:
             # Judged by what was there before the attempt: the next broker may have come since.
             has_changed = BrokerAddress.read(run) != seen
-            if time.monotonic() > deadline or not (has_changed or _is_being_replaced(run, seen)):
+            is_cut_off = _is_cut_off(error, seen)
+            if is_cut_off:
+                ask_to_be_reached(run)
+            patience_s = _WIDENING_S if is_cut_off else _REPLACED_S
+            is_worth_a_wait = is_cut_off or has_changed or _is_being_replaced(run, seen)
+            if time.monotonic() > began + patience_s or not is_worth_a_wait:
                 raise
         time.sleep(0.05)
+
+
+def _is_cut_off(error: UnreachableError, seen: BrokerAddress | None) -> bool:
+    """Whether the network, and not the broker on another host, has refused the connection."""
+    cause = error.__cause__
+    is_elsewhere = seen is not None and seen.node not in ("", socket.gethostname())
+    return is_elsewhere and isinstance(cause, OSError) and (isinstance(cause, TimeoutError) or cause.errno in _NO_ROUTE)
 
 
 def is_being_replaced(run: Path) -> bool:
@@ -73,7 +86,7 @@ def _is_being_replaced(run: Path, address: BrokerAddress | None) -> bool:
 def _connect(run: Path, kind: str, about: dict[str, Any]) -> Connection:
     address = _address(run)
     try:
-        return dial((address.host, address.port), kind=kind, token=address.token, about={"name": _name()} | about)
+        return dial(address, kind=kind, token=address.token, about={"name": _name()} | about)
     except Refused as error:
         same = "use the same rldbg version on both sides"
         hint = same if "protocol" in str(error) else f"see which processes are there: rldbg ps --run {run}"

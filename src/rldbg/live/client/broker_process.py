@@ -93,7 +93,7 @@ def _last_line(log: Path) -> str:
 def _is_there(address: BrokerAddress) -> bool:
     """False for a broker that was just killed and still holds its lock; True for one that does not answer."""
     try:
-        dial((address.host, address.port), kind="client", token=address.token, about={}, timeout_s=1.0).close()
+        dial(address, kind="client", token=address.token, about={}, timeout_s=1.0).close()
     except (Silent, TimeoutError):
         return True
     except (OSError, WireError):
