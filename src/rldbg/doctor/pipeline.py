@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rldbg.core import ExitCode, Finding, Run, Severity, redact_text, write_whole
+from rldbg.doctor.arithmetic import broken_rules, told_by_numbers
 from rldbg.doctor.attempts import Attempt, attempts_in
-from rldbg.doctor.causes import told_above, told_cause
+from rldbg.doctor.causes import told_above, told_cause, with_numbers
 from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.engine_requests import uses_while_asleep
 from rldbg.doctor.entries import Role
@@ -113,7 +114,11 @@ def _outlived(judgement: Judgement, cause_of: Callable[[Sighting], Cause]) -> st
 def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource], library: Library) -> None:
     """Lines that only count together: a phase and the wait that it outlasted, the requests to an engine in their
     order."""
-    led = [*long_phases(evidence, sources), *uses_while_asleep(evidence, sources, library)]
+    led = [
+        *long_phases(evidence, sources),
+        *uses_while_asleep(evidence, sources, library),
+        *broken_rules(evidence, sources, library),
+    ]
     for hit in (each for each in led if each.entry in library.entries):  # a folder of entries may replace all
         evidence.hits.append(hit)
         evidence.counts[hit.entry] = evidence.counts.get(hit.entry, 0) + 1
@@ -140,8 +145,9 @@ def conclude(
     crashed = _crashed_library(judgement, sources)
 
     def cause_of(sighting: Sighting) -> Cause:
-        cause = told_cause(sighting, judgement, evidence, probes, environment)
-        if told := told_above(sighting, judgement, evidence, sources):
+        plain = told_cause(sighting, judgement, evidence, probes, environment)
+        cause = with_numbers(plain, sighting, judgement, evidence, sources)
+        if cause is plain and (told := told_above(sighting, judgement, evidence, sources)):
             cause = replace(cause, detail=f"{(cause.detail or cause.words).rstrip('.')}; {told}")
         if names_library(sighting.entry) and (lib := crashed_library(sighting.hits, sources)):
             return replace(cause, detail=f"its stack names {lib} first")
@@ -154,7 +160,8 @@ def conclude(
     explained = found and not _says_little(judgement)
     steps = [] if explained or not failed else list(next_steps(judgement, evidence, library, flights, says, crashed))
     if steps and (error := judgement.first_error) and not found:
-        steps[1:1] = filter(None, [redact_text(told_before(error.place, error.message, sources))])
+        told = told_by_numbers(error, sources) or told_before(error.place, error.message, sources)
+        steps[1:1] = filter(None, [redact_text(told)])
     if exit_code not in _NOT_A_FAILURE and not failed:
         failed = True
         steps = [_SILENT_FAILURE.format(exit_code=exit_code), *([sent] if (sent := sender_of(exit_code or 0)) else [])]

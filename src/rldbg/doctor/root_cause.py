@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rldbg.doctor.bystanders import bystanders_of, late_ones, says_itself, stands_alone, tells_of_others
+from rldbg.doctor.conditions import kind_of_condition
 from rldbg.doctor.endings import is_of_an_item
 from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import PROGRAM_ENDED, EndlessWait, Failure, Hit, LogEvidence, LogPlace
@@ -221,6 +222,10 @@ def _family(
     if unknown is None or is_wrapper(unknown) or is_of_peer(unknown):
         return []
     entry = family_of(unknown, library.entries.values())
+    stated = library.entries.get(kind_of_condition(unknown))
+    if stated is not None and (entry is None or (entry.family is not None and entry.family.yields)):
+        hit = Hit(stated.id, unknown.place, unknown.headline, unknown.headline)
+        return [Sighting(stated, (hit,), survived=False, by_family=True)] if _ended_the_run(unknown, evidence) else []
     if entry is None or entry.family is None or (entry.family.asked_last and not _ended_the_run(unknown, evidence)):
         return []
     hit = Hit(entry.id, unknown.place, unknown.headline, unknown.headline)

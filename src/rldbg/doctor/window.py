@@ -148,7 +148,8 @@ class LogWindow:
             return False
         for line in self.above(_SHOWN_LINES):
             if frame := _FRAME_LINE.match(line.text):
-                return _numberless(frame["prefix"]) == _numberless(own["prefix"])
+                is_of_prefix = _numberless(frame["prefix"]) == _numberless(own["prefix"])
+                return is_of_prefix and (bool(frame["prefix"].strip()) or _indent(line.text) < _indent(self.line.text))
             if not _CODE.match(line.text) and not CARETS.match(line.text):
                 return False
         return False
@@ -217,6 +218,12 @@ class LogWindow:
     @property
     def offset(self) -> int:
         return self.chunk.offset + self.bounds[0]
+
+
+def _indent(text: str) -> int:
+    """How many blanks a line begins with: of a traceback in a box, as pip draws it, also its exception has some, and
+    fewer than the frame above it."""
+    return len(text) - len(text.lstrip())
 
 
 def _numberless(prefix: str) -> str:

@@ -186,3 +186,27 @@ def test_the_traceback_with_which_a_message_goes_on_is_what_happened(verdict, pr
     assert [cause.id for cause in found.root_causes] == ["dcp-key-missing"]
     inner[-1] = "quilts.PatchworkError: seam 3 was sewn twice"
     assert verdict("".join(f"{prefix}{line}\n" for line in outer + inner)).first_error.headline == inner[-1]
+
+
+PIP = """  error: subprocess-exited-with-error
+  × python setup.py egg_info did not run successfully.
+  ╰─> [20 lines of output]
+      Traceback (most recent call last):
+        File "/tmp/x/setup.py", line 22, in <module>
+          import seam
+      {said}
+      [end of output]
+"""
+
+
+def test_an_exception_in_the_box_of_pip_is_no_code_of_its_traceback(tmp_path, index):
+    log = tmp_path / "x.log"
+    log.write_text(PIP.format(said="ModuleNotFoundError: No module named 'seam'"))
+    assert [cause.id for cause in diagnose([log], index=index).root_causes] == ["python-module-missing"]
+
+
+def test_code_that_a_traceback_shows_in_the_box_of_pip_is_no_evidence(tmp_path, index):
+    log = tmp_path / "x.log"
+    code = "raise RuntimeError(\"ModuleNotFoundError: No module named 'seam'\")"
+    log.write_text(PIP.format(said="FrobError: no").replace("import seam", code))
+    assert diagnose([log], index=index).verdict == "unknown"
