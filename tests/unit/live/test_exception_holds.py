@@ -207,3 +207,10 @@ def test_of_methods_of_an_actor_that_fail_together_the_held_one_is_shown():
     holds.note(actor, fatal := crashes[0] | {"message": "fatal", "where": "process"})
     holds.decide(actor, fatal)
     assert actor.to_dict()["message"] == "fatal"
+
+
+@pytest.mark.parametrize(("where", "shown"), [("thread", None), ("process", "train.py")])
+def test_a_process_that_runs_again_is_not_shown_where_it_raised(where, shown):
+    place = {"file": "train.py", "line": 7, "function": "load", "message": "ValueError: no"}
+    facts = _crashed(1, 700, "", where=where, **place).to_dict()
+    assert (facts["file"], facts["message"]) == (shown, "ValueError: no")

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from rldbg.agent import parse_selection
 from rldbg.agent.identity import describe_process
 from rldbg.agent.settings import Settings
 from rldbg.core import UnreachableError
+from rldbg.live.broker.processes import ProcessTable
 from rldbg.live.broker.server import Broker
 from rldbg.live.broker.state import BrokerState
 
@@ -95,3 +97,13 @@ def test_a_dashboard_that_fails_once_is_asked_again(tmp_path):
     state.sessions.breaks.add({"file": "train.py", "line": 1})
     asyncio.run(watched())
     assert state.external.asked == 2
+
+
+@pytest.mark.parametrize("text", ["policy_1", "policy/1", "policy", "1"])
+def test_an_actor_answers_to_the_name_that_ray_shows_too(text):
+    ray = {"actor": "policy_1", "class": "Policy"}
+    table = ProcessTable()
+    table.add({"role": "policy", "rank": 1, "kind": "actor", "pid": 4, "ray": ray})
+    table.add({"role": "policy", "rank": 0, "kind": "actor", "pid": 5, "ray": ray | {"actor": "policy_0"}})
+    assert [process.who for process in table.select(parse_selection(text))][-1:] == ["policy/1"]
+    assert [process.who for process in table.select(parse_selection("policy_0"))] == ["policy/0"]

@@ -93,9 +93,14 @@ class Process:
             rank=self.rank,
             coordinates=self.facts.get("coordinates") or {},
             pid=int(self.facts.get("pid") or 0),
-            # Until Ray has started, a driver has the name of its script.
-            former=str(self.facts.get("program") or "") if self.facts.get("kind") == "driver" else "",
+            former=self._former_name(),
         )
+
+    def _former_name(self) -> str:
+        """Until Ray has started, a driver has the name of its script; until its rank is known, and for Ray, an actor
+        has the name that the program gave it."""
+        given = {"driver": self.facts.get("program"), "actor": (self.facts.get("ray") or {}).get("actor")}
+        return str(given.get(str(self.facts.get("kind"))) or "")
 
     def touch(self) -> None:
         """Wakes everything that waits for this process to change."""
@@ -133,7 +138,9 @@ class Process:
     def to_dict(self) -> dict[str, Any]:
         stop = self.stop
         crash = self.crash or {}
-        known = stop.to_dict() if stop else {name: crash.get(name) for name in ("file", "line", "function")}
+        # Of one that runs again, what raised is in its crash file: it is elsewhere by now.
+        at_crash = crash if self.state in ("crashed", "exited") else {}
+        known = stop.to_dict() if stop else {name: at_crash.get(name) for name in ("file", "line", "function")}
         return {
             "who": self.who,
             "role": self.role,
