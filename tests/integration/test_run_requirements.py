@@ -132,3 +132,20 @@ def test_programs_that_do_not_train_are_named(folder):
         "it starts build_index.py: its name does not say that it trains",
         "it starts eval_embodied_agent.py: a program of RLinf that does not train",
     )
+
+
+def test_a_script_that_fails_after_a_program_that_does_not_train_has_no_training(folder):
+    (folder / "run_eval.py").touch()
+    found = explained(folder, "set -e\nuv run run_eval.py > log\ngrep score log\n").hazards
+    assert [hazard.id for hazard in found if hazard.id.startswith("launch.training")] == []
+    (nothing,) = [hazard for hazard in found if hazard.id == "launch.no-training"]
+    assert nothing.evidence[0] == "it starts run_eval.py: a program of NeMo RL that does not train"
+
+
+def test_a_trap_that_runs_as_the_script_ends_is_not_where_it_ended(folder):
+    trap = "set -u\nclean() {\n  rm -rf out\n}\ntrap 'clean' EXIT\n"
+    for check in ('if [ -z "${BASE:-}" ]; then\n  exit 1\nfi\n', 'ROOT="$BASE/x"\n'):
+        found = explained(folder, trap + check + TRAIN).hazards
+        (early,) = [hazard for hazard in found if hazard.id == "launch.stops-early"]
+        assert early.where.endswith(":7" if "exit" in check else ":6")
+        assert early.fix == (f"set BASE: rldbg run --env BASE=VALUE {folder}/run.sh",)

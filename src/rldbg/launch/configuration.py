@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,26 @@ def _names(node: Any, prefix: str, parts: int) -> Iterator[str]:
         yield from _names(value, f"{prefix}{key}.", parts - 1)
 
 
+def missing_configuration(program: Program, cwd: Path, there: Collection[str]) -> str:
+    """The YAML file that the command names and that is not where the program looks for it; empty where that is not
+    certain. `there` are words that named files when the command was called."""
+    named, words = _named_file(program), " ".join(program.arguments)
+    if named is None or named.suffix not in (".yaml", ".yml") or str(named) in there or "hydra.searchpath" in words:
+        return ""
+    if "--config-path" not in words and "-cp" not in words and "--config-name" in words:
+        return ""  # below a folder that the program itself names
+    is_there = any((folder / named).is_file() for folder in _folders(program, cwd))
+    source = _source(program, cwd)
+    starts_here = (cwd / named.parent).is_dir() if named.is_absolute() else source is not None and source.is_file()
+    return str(named) if starts_here and not is_there else ""
+
+
 def _configuration_file(program: Program, cwd: Path) -> Path | None:
+    named = _named_file(program)
+    return _existing(program, cwd, named) if named is not None else _default_file(program, cwd)
+
+
+def _named_file(program: Program) -> Path | None:
     """`--config FILE`, or Hydra's `--config-path FOLDER --config-name NAME`."""
     arguments = program.arguments
     options: dict[str, str] = {}
@@ -55,12 +74,11 @@ def _configuration_file(program: Program, cwd: Path) -> Path | None:
     chosen = options.get("--config-name") or options.get("-cn")
     if chosen:
         folder = Path(options.get("--config-path") or options.get("-cp") or "config")
-        stem = chosen if chosen.endswith((".yaml", ".yml")) else f"{chosen}.yaml"
-        return _existing(program, cwd, folder / stem)
+        return folder / (chosen if chosen.endswith((".yaml", ".yml")) else f"{chosen}.yaml")
     named = options.get("--config") or options.get("--config_file")
     if named is None and program.words[:1] == ("rldbg",):
         named = next((word for word in arguments if word.endswith((".yaml", ".yml"))), None)
-    return _existing(program, cwd, Path(named)) if named else _default_file(program, cwd)
+    return Path(named) if named else None
 
 
 def _default_file(program: Program, cwd: Path) -> Path | None:
@@ -102,13 +120,14 @@ def _text(node: ast.expr) -> str:
 
 
 def _existing(program: Program, cwd: Path, file: Path) -> Path | None:
+    return next((folder / file for folder in _folders(program, cwd) if _is_small_file(folder / file)), None)
+
+
+def _folders(program: Program, cwd: Path) -> list[Path]:
     """Relative to where the command runs, or to its program, as Hydra has it."""
-    folders = [cwd]
     if program.kind == "script":
-        folders.append((cwd / program.name).parent)
-    elif program.kind == "module":
-        folders.append(cwd.joinpath(*program.name.split(".")[:-1]))
-    return next((folder / file for folder in folders if _is_small_file(folder / file)), None)
+        return [cwd, (cwd / program.name).parent]
+    return [cwd, cwd.joinpath(*program.name.split(".")[:-1])] if program.kind == "module" else [cwd]
 
 
 def _is_small_file(file: Path) -> bool:

@@ -12,6 +12,7 @@ from rldbg.agent import STARTUP
 from rldbg.core import Finding
 from rldbg.frameworks import GENERIC, find_framework, frameworks
 from rldbg.launch.command_line import understand
+from rldbg.launch.configuration import missing_configuration
 from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.dry_run.execution import DryRun
 from rldbg.launch.findings import finding
@@ -41,7 +42,8 @@ _OUTPUT = re.compile(
     r"(?:^|[._-])(?:out|output|save|logs?|logging|checkpoints?|ckpts?|dumps?|exports?|results?|default_local)(?=$|[._-])"
 )
 _ELSEWHERE = ("cluster", "allocation", "batch", "container", "host")
-_PIPED_TO = re.compile(r"\|&?\s*(\w+)")
+_QUOTED_PIPE = re.compile(r"(['\"])(?:(?!\1).)*\|(?:(?!\1).)*\1")
+_WORD = re.compile(r"[\w./-]+")
 
 
 def script_hazards(script: Path, commands: Sequence[Command], *, in_slurm: bool) -> list[Finding]:
@@ -116,11 +118,21 @@ def _lost_status(command: Command) -> list[Finding]:
     if call.pipefail:
         return []
     text = next((line.text for line in logical_lines(read_text(call.file)) if line.number == call.line), "")
-    match = _PIPED_TO.search(text.replace("||", ""))
-    if match is None:
-        return []
-    seen = f"| {match[1]}, without `set -o pipefail`"
-    return [finding("launch.exit-status-lost", _place(call), seen, program=match[1])]
+    program = _piped_to(text, command)
+    seen = f"| {program}, without `set -o pipefail`"
+    return [finding("launch.exit-status-lost", _place(call), seen, program=program)] if program else []
+
+
+def _piped_to(text: str, command: Command) -> str:
+    """What reads the output of the training; not what the training itself reads (`yes | python train.py`)."""
+    words = {command.program.name, command.call.argv[0].rsplit("/", 1)[-1]}
+    values = (match[0] for match in _QUOTED_PIPE.finditer(text))
+    for value in [value for value in values if not any(word in value for word in words)]:
+        text = text.replace(value, "")
+    stages = re.split(r"\|&?", text.replace("||", ""))
+    own = next((at for at, stage in enumerate(stages) if any(word in stage for word in words)), 0)
+    after = stages[own + 1].split() if own + 1 < len(stages) else []
+    return after[0] if after and _WORD.fullmatch(after[0]) else ""
 
 
 def _detached(command: Command) -> list[Finding]:
@@ -159,16 +171,29 @@ def _missing(command: Command) -> list[Finding]:
     call, program = command.call, command.call.argv[0]
     if "/" not in program and not shutil.which(program, path=call.environment.get("PATH") or None):
         return [finding("launch.not-installed", _place(call), f"{program}: not on PATH", program=program)]
-    return [
+    programs = [
         finding("launch.program-missing", _place(call), f"{name}: no such file below {call.cwd}", program=name)
         for name in missing_files(command)
     ]
+    return programs or _missing_configuration(command)
+
+
+def _missing_configuration(command: Command) -> list[Finding]:
+    call = command.call
+    if _is_elsewhere(command):
+        return []
+    file = missing_configuration(command.program, Path(call.cwd), call.there)
+    return [finding("launch.config-missing", _place(call), f"{file}: no such file", file=file)] if file else []
+
+
+def _is_elsewhere(command: Command) -> bool:
+    """In a container or on another host."""
+    return bool(command.via) or any(peeled.launcher.place in _ELSEWHERE for peeled in command.program.launchers)
 
 
 def missing_files(command: Command) -> list[str]:
     """Programs that do not exist; not checked in containers or on other hosts."""
-    elsewhere = any(peeled.launcher.place in _ELSEWHERE for peeled in command.program.launchers)
-    if elsewhere or command.via:
+    if _is_elsewhere(command):
         return []
     named = [command.call.argv[0]] if "/" in command.call.argv[0] else []
     named += [command.program.name] if command.program.kind == "script" else []
@@ -247,13 +272,14 @@ def never_reached(
     if dry_run.ended != "by itself":
         how = f"it waits at {dry_run.last} for something that does not happen in a dry run"
     held = [command.call for command in recognise(read_commands(script)) if command.kind == "training"]
-    if any(command.kind == "other" and command.profile.name != GENERIC for command in commands):
+    known = any(command.kind == "other" and command.profile.name != GENERIC for command in commands)
+    if known:
         # A program that the script names by a variable: `python $PROGRAM` was one that is known not to train.
         held = [call for call in held if "$" not in understand(call.argv).name]
     places: list[tuple[str, tuple[str, ...]]] = [
         (f"{script}:{call.line}", (" ".join(call.argv)[:120],)) for call in held
     ]
-    ran = any(may_train(command.program) for command in commands)
+    ran = known or any(may_train(command.program) for command in commands)
     if not places and not ran and (dry_run.exit_code or dry_run.ended != "by itself"):
         places = [(dry_run.last or str(script), ())]
     last = [f"its output: {line[:160]}" for line in said[-2:]]

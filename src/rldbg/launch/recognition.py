@@ -36,7 +36,7 @@ _TRAINS = word_set(
 _SERVES = word_set(
     "data server serve client router gateway api benchmark bench plot kill wait health get fetch create build builder "
     "index generate generation inference collect export clean cleanup visualize analyze compute pytest pip "
-    "ensurepip venv http worker launch_server utils util tool tools cli"
+    "ensurepip venv http worker launch_server utils util tool tools cli to"
 )
 _MAY_TRAIN = word_set("main run rl entry entrypoint launch experiment async")
 _FEWEST_SIGNS = 2
@@ -138,9 +138,9 @@ def judge(program: Program, cwd: Path) -> tuple[CommandKind, LaunchProfile]:
     generic = known[GENERIC]
     candidates = [profile for profile in known.values() if profile is not generic]
     targets = _named(program)
-    for profile in candidates:
-        if any(profile.does_other(target) for target in targets):
-            return "other", profile
+    fits = {profile.name: max(map(profile.fit_as_other, targets)) for profile in candidates}
+    if any(fits.values()):
+        return "other", known[max(fits, key=lambda name: fits[name])]
     signs = _signs(candidates, program, cwd) if program.is_python else {}
     signed = max(signs, key=lambda name: signs[name], default="")
     trainers = [profile for profile in candidates if any(profile.trains(target) for target in targets)]

@@ -14,7 +14,7 @@ from rldbg.launch.known_launchers import peel
 # A name in braces is left to the user where it is a whole word; inside of one it is a template of the program's own.
 _PLACEHOLDER = re.compile(
     r"<[A-Za-z][A-Za-z0-9_ -]*>|(?<![^\s='\"])\{ ?[a-z_]+ ?\}(?![^\s'\"])"
-    r"|/path/to/[\w./-]*|YOUR_[A-Z_]+|your[-_][a-z_-]+"
+    r"|(?:/path/to|\bPATH/TO)/[\w./-]*|YOUR_[A-Z_]+|your[-_][a-z_-]+"
 )
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 

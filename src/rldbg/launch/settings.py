@@ -125,6 +125,11 @@ class LaunchProfile:
     def does_other(self, program: Program) -> bool:
         return _matches(program.name, self.other)
 
+    def fit_as_other(self, program: Program) -> int:
+        """0 if it may train, else the more the closer its name fits what does not: `*_eval.py` fits less than
+        `run_eval*.py`."""
+        return max((len(pattern) for pattern in self.other if _matches(program.name, [pattern])), default=0)
+
     def signs_in(self, given: Mapping[str, str]) -> int:
         """How many of the framework's own options are on a command line; a mark counts twice."""
         return sum(_matches(key, self.signs) + 2 * _matches(key, self.marks) for key in given)

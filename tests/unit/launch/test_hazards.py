@@ -67,6 +67,26 @@ def test_a_module_that_its_interpreter_does_not_find_is_an_error(tmp_path):
         assert "launch.module-missing" not in hazards(f"{elsewhere} python -m gone.train", tmp_path)
 
 
+def test_a_configuration_that_does_not_exist_is_named(tmp_path):
+    (tmp_path / "train_agent.py").touch()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "there.yaml").touch()
+    line = f"python train_agent.py --config-path {tmp_path}/config --config-name"
+    assert "gone.yaml" in hazards(f"{line} gone", tmp_path)["launch.config-missing"].cause
+    assert "launch.config-missing" in hazards("python train_agent.py --config gone.yaml", tmp_path)
+    for found in (
+        f"{line} there",
+        "python train_agent.py --config config/there.yaml",
+        "python train_agent.py --config-name gone",  # below a folder that hydra.main names
+        "python train_agent.py --config small",
+        f"{line} gone hydra.searchpath=[file:///else]",
+        f"python -m pkg.train --config-path config --config-name gone --model {tmp_path}",
+        f"python train_agent.py --config-path {tmp_path}/else --config-name gone",
+        f"docker run image {line} gone",
+    ):
+        assert "launch.config-missing" not in hazards(found, tmp_path), found
+
+
 @pytest.mark.parametrize(
     "line",
     ["pip install -e .", "conda activate rl", ". venv/bin/activate", "export PYTHONPATH=/repo:$PYTHONPATH", "cd /repo"],
@@ -125,6 +145,25 @@ def test_a_folder_that_the_training_writes_into_is_named_also_when_it_is_not_her
     assert ("launch.removes-folder" in found) == named
 
 
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("python train.py 2>&1 | tee run.log", "tee"),
+        ("python train.py --filter 'a|b' |& /usr/bin/tee run.log", "/usr/bin/tee"),
+        ('bash -c "python train.py | grep loss"', "grep"),
+        ("yes | python train.py", ""),
+        ("cat lrs | xargs -n 1 python train.py --lr", ""),
+        ("yes | python train.py | tee run.log", "tee"),
+        ("python train.py --filter 'a|b' || exit 1", ""),
+    ],
+)
+def test_what_reads_the_output_of_the_training_hides_its_status(tmp_path, line, program):
+    script = tmp_path / "s.sh"
+    script.write_text(f"{line}\n")
+    found = hazards("python train.py", tmp_path, script).get("launch.exit-status-lost")
+    assert (found.evidence[0] if found else "") == (f"| {program}, without `set -o pipefail`" if program else "")
+
+
 def test_that_folders_in_tmp_may_go(tmp_path):
     assert "launch.removes-folder" not in hazards("rm -rf /tmp", tmp_path)
 
@@ -146,6 +185,14 @@ def test_a_log_that_each_run_has_of_its_own_is_not_named(tmp_path, made_of):
     call = ShellCall(("python", "train.py"), str(tmp_path), str(script), 4, environment={"PATH": PATH})
     found = run_hazards(DryRun("namespaces", {}, (call,)), recognise([call]), script)
     assert "launch.shared-log" not in {each.id for each in found}
+
+
+def test_a_path_in_capitals_is_a_placeholder(tmp_path):
+    script = tmp_path / "s.sh"
+    script.write_text("python train.py --save PATH/TO/ckpt --data X_PATH/TO/y\n")
+    call = ShellCall(("python", "train.py", "--save", "PATH/TO/ckpt"), str(tmp_path))
+    found = script_hazards(script, recognise([call]), in_slurm=False)
+    assert [(hazard.id, hazard.evidence[0]) for hazard in found] == [("launch.placeholder", "PATH/TO/ckpt")]
 
 
 def test_braces_inside_a_word_are_a_template_of_the_program(tmp_path):

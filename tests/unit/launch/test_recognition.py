@@ -43,6 +43,7 @@ def kinds(*lines, **settings):
         ("python -m rldbg train recipe.yaml", "rldbg"),
         ("python my_finetune.py --lr 1", "generic"),
         ("python something.py", "generic"),
+        ("python mmx/tools/train.py --lr 1", "generic"),
     ],
 )
 def test_training_of_each_framework(line, framework):
@@ -66,6 +67,7 @@ def test_training_of_each_framework(line, framework):
         "python download_datasets.py --train",
         "python run.py prepare tiny",
         "python examples/data_preprocess/dapo_multiturn.py",
+        "python -m deepspeed.checkpoint.ds_to_universal --input_folder x",
     ],
 )
 def test_what_is_not_the_training(line):

@@ -294,14 +294,17 @@ def _write_stubs(folder: Path, programs: Mapping[str, str]) -> None:
 _SLEEP = f"""
 # Little time passes in a dry run, so that others get on meanwhile; who sleeps for ever waits for something that will
 # not come. Each shell counts for itself: a script may have background processes that poll once per minute.
+# The script may have put other folders in front of this one, and this one in there again.
+PATH=:$PATH:
+PATH=${{PATH//":${{0%/*}}:"/:}}
 printf . >> "${PREFIX}_RESULTS/sleeps.$PPID"
 slept=$(<"${PREFIX}_RESULTS/sleeps.$PPID")
 if [[ ${{1-}} == infinity ]] || ((${{#slept}} > {_SLEEPS_UNTIL_WAITING})); then
   : > "${PREFIX}_RESULTS/waiting"
-  while :; do PATH=${{PATH#*:}} command sleep 60; done
+  while :; do command sleep 60; done
 fi
 [[ ${{1-}} =~ ^[0-9]+$ ]] && (($1 >= 30)) && short=0.3 || short=0.02
-PATH=${{PATH#*:}} command sleep $short
+command sleep $short
 """
 
 

@@ -22,16 +22,16 @@ __rldbg_look() {
   RLDBG_DRY_OPTIONS=$SHELLOPTS
   __rldbg_captured "$1"
   __rldbg_note_empty "$1"
-  if [[ $BASH_SUBSHELL == 0 && $$ == "$RLDBG_DRY_MAIN" ]]; then
+  if [[ $BASH_SUBSHELL == 0 && $$ == "$RLDBG_DRY_MAIN" ]] && ! __rldbg_has_ended "$2" "$3"; then
     [[ $1 == '['* || $1 == 'test '* || $1 == '(('* ]] && __rldbg_condition=$RLDBG_DRY_AT
     printf '%s\0' "$RLDBG_DRY_AT" "$1" "${__rldbg_condition-}" > "$RLDBG_DRY_RESULTS/last"
   fi
-  [[ ${PATH-} == "$RLDBG_DRY_BIN":* ]] || PATH=$RLDBG_DRY_BIN${PATH:+:$PATH}
+  [[ ${PATH-} == "$RLDBG_DRY_BIN":* ]] || __rldbg_in_front
   if [[ -n ${RLDBG_DRY_INSIST-} ]]; then
     # Only with extdebug can a command be left out; set any earlier, bash would look for its debugger.
     shopt -s extdebug
     set +eu
-    if [[ $1 =~ ^exit\ +([1-9]|\$\?) ]]; then
+    if [[ -z ${__rldbg_ended-} && $1 =~ ^exit\ +([1-9]|\$\?) ]]; then
       printf '%s\n' "$RLDBG_DRY_AT" >> "$RLDBG_DRY_RESULTS/passed"
       return 1
     fi
@@ -43,6 +43,21 @@ __rldbg_look() {
   fi
   __rldbg_called_by_path "$1"
   return 0
+}
+
+# Whether the script has ended and its EXIT trap runs: there line 1 follows on a later line of the same file.
+__rldbg_has_ended() {
+  [[ -n ${__rldbg_ended-} ]] && return 0
+  [[ ${__rldbg_file-} == "$1" && $2 == 1 && ${__rldbg_line-1} != 1 && ${FUNCNAME[3]-main} == main ]] && __rldbg_ended=1
+  __rldbg_file=$1 __rldbg_line=$2
+  [[ -n ${__rldbg_ended-} ]]
+}
+
+__rldbg_in_front() {
+  local __rldbg_path=:${PATH-}:
+  __rldbg_path=${__rldbg_path//":$RLDBG_DRY_BIN:"/:}
+  __rldbg_path=${__rldbg_path#:}
+  PATH=$RLDBG_DRY_BIN${__rldbg_path:+:${__rldbg_path%:}}
 }
 
 # Variables without a value that a command uses, unless it names another value for that case, and the script's arguments
