@@ -9,17 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rldbg.doctor.logged_settings import LoggedSettings, Setting
+from rldbg.doctor.setting_kinds import ANSWER, MICRO_BATCH, PROMPT, TOKENS, VOCABULARY
 
 _TRIED = re.compile(r"Tried to allocate (?P<number>\d+\.\d+) ?(?P<unit>[MG]iB|GB|MB)")
 _UNITS = {"M": 1 << 20, "G": 1 << 30}
-_TOKENS = re.compile(
-    r"max_token_len\w*$|max_tokens_per_\w+$|(?:^|[._])(?:max_)?(?:seq|sequence|model)_?len(?:gth)?$|cutoff_len$|"
-    r"max_length$|max_num_batched_tokens$|chunked_prefill_size$|max_prefill_tokens$"
-)
-_PROMPT = re.compile(r"max_prompt_len(?:gth)?$|prompt_max_len$")
-_ANSWER = re.compile(r"max_(?:response|completion)_len(?:gth)?$|generate_max_len$|max_new_tokens$")
-_MICRO = re.compile(r"micro_batch\w*$|micro_train_batch_size$|per_device_train_batch_size$|per_gpu\w*batch_size$")
-_VOCABULARY = re.compile(r"vocab_size$")
 _MODELS = (
     (re.compile(r"(?i)\bqwen2\.5-(?:coder-|math-|vl-)?(?:7b|14b|32b|72b)"), 152064),
     (
@@ -91,7 +84,7 @@ def _is_size(product: int, said: float, step: float) -> bool:
 
 
 def _vocabularies(settings: LoggedSettings) -> Iterator[tuple[int, str]]:
-    sizes = {int(each.value): each for each in settings.like(_VOCABULARY) if each.value > 1000}
+    sizes = {int(each.value): each for each in settings.like(VOCABULARY) if each.value > 1000}
     if sizes:
         yield from ((size, f" ({each.shown})") for size, each in sizes.items())
         return
@@ -101,17 +94,17 @@ def _vocabularies(settings: LoggedSettings) -> Iterator[tuple[int, str]]:
 def _rows(settings: LoggedSettings) -> Iterator[_Rows]:
     """How many tokens a batch of the settings has: a limit of tokens, one sequence, a micro batch of them; also without
     the last token of each, which predicts nothing."""
-    whole = [(int(each.value), each.shown) for each in settings.like(_TOKENS)]
+    whole = [(int(each.value), each.shown) for each in settings.like(TOKENS)]
     pairs = [
         (int(one.value + other.value), f"{one.name} + {other.name}")
-        for one in settings.like(_PROMPT)
-        for other in settings.like(_ANSWER)
+        for one in settings.like(PROMPT)
+        for other in settings.like(ANSWER)
     ]
     lengths = [(number, words) for number, words in (*whole, *pairs) if number > 1]
     for number, words in lengths:
         yield _Rows(number, words)
         yield _Rows(number - 1, f"{words}, less one")
-    for micro in _above_one(settings.like(_MICRO)):
+    for micro in _above_one(settings.like(MICRO_BATCH)):
         for number, words in lengths:
             yield _Rows(int(micro.value) * number, f"{micro.name} {int(micro.value)} x {words}")
             yield _Rows(int(micro.value) * (number - 1), f"{micro.name} {int(micro.value)} x ({words}, less one)")

@@ -13,6 +13,7 @@ from rldbg.doctor.evidence import Failure, Hit, LogEvidence
 from rldbg.doctor.families import family_of
 from rldbg.doctor.library import Library
 from rldbg.doctor.logged_settings import LoggedSettings
+from rldbg.doctor.quantities import is_of_sizes, quantities
 from rldbg.doctor.sources import LogSource
 
 RULE = "rule-of-settings-broken"
@@ -26,19 +27,15 @@ _ASKED = 8
 def told_by_numbers(failure: Failure, sources: Sequence[LogSource]) -> str:
     """The sentence on what the numbers of a failure are, or nothing where they prove nothing."""
     said = failure.headline
-    if not (is_of_division(said) or is_of_memory(said) or parsed_condition(failure)):
+    is_of_numbers = is_of_division(said) or is_of_memory(said) or is_of_sizes(said)
+    if not is_of_numbers and parsed_condition(failure) is None:
         return ""
     settings = LoggedSettings.above(failure.place, sources)
-    if told := division(said, settings) or allocation(said, settings):
+    if told := division(said, settings) or allocation(said, settings) or quantities(said, settings):
         return told
     condition = condition_of(failure, settings)
-    if (
-        condition is None
-        or condition.holds is True
-        or not (condition.known or not failure.message.startswith("assert "))
-    ):
-        return ""
-    return condition.sentence(said)
+    is_told = condition is not None and condition.known and condition.holds is not True
+    return condition.sentence(said) if condition is not None and is_told else ""
 
 
 def broken_rules(evidence: LogEvidence, sources: Sequence[LogSource], library: Library) -> Iterator[Hit]:

@@ -77,8 +77,10 @@ def with_numbers(
     holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
     failure = holder or Failure("", hit.text, hit.place)
     if told := redact_text(told_by_numbers(failure, sources)):
-        detail = f"{told}; {cause.detail}".removesuffix("; ") if is_of_memory(failure.headline) else ""
-        return replace(cause, detail=detail or f"{(cause.detail or cause.words).rstrip('.')}: {told}")
+        if is_of_memory(failure.headline):
+            return replace(cause, detail=f"{told}; {cause.detail}".removesuffix("; "))
+        head, semicolon, rest = (cause.detail or cause.words).partition("; ")
+        return replace(cause, detail=f"{head.rstrip('.')}: {told}{semicolon}{rest}")
     told_releases = told_by_releases(failure, cause.detail, sources)
     return replace(cause, detail=told_releases.detail, fix=(*told_releases.fix, *cause.fix)) if told_releases else cause
 

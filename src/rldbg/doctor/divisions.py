@@ -8,18 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from rldbg.doctor.logged_settings import LoggedSettings, Setting
+from rldbg.doctor.setting_kinds import BATCH, COPIES, GPUS, NODES, PART_OF_BATCH, RANKS
 
-_BATCH = re.compile(r"batch_?size|mini_?batch|(?:^|_)[mg]bs$|(?:^|_)bsz$")
-_PART = re.compile(r"micro|mini|per_gpu|per_device")
-_COPIES = re.compile(
-    r"(?:rollout|generation)\.n$|num_generations$|n_samples_per_\w+$|n_resp_per_prompt$|(?:^|[._])group_size$|"
-    r"num_return_sequences$"
-)
-_GPUS = re.compile(r"(?:n|num)_gpus(?:_per_node)?$|nproc_per_node$")
-_NODES = re.compile(r"nnodes$|num_nodes$")
-_RANKS = re.compile(
-    r"world_size$|(?:tensor|data|context|expert|sequence)(?:_model)?_parallel_size$|(?:^|[._])[tdcep]p_size$"
-)
 _RULE = re.compile(r"(?i)\b(?:divisible|divides?|multiple of|equal chunk|evenly)\b")
 _NUMBER = re.compile(r"(?<![\w.])(?P<one>\d{1,9})(?: ?[x*×] ?(?P<other>\d{1,9}))?(?![\w.]*\w)")
 _UNEQUAL = re.compile(r"(?<![\w.])(?P<left>\d{1,9}) ?!= ?(?P<right>\d{1,9}(?: ?\* ?\d{1,9}){1,4})(?!\w)")
@@ -119,7 +109,7 @@ def _normalised(said: str, settings: LoggedSettings) -> str:
     """A mini batch as verl divides it over its ranks, where the settings of the log give the number of the message."""
     mini = _MINI.search(said) if _NORMALISED.search(said) else None
     own = settings.named(mini["name"]) if mini else None
-    copies = next(iter(settings.like(_COPIES)), None)
+    copies = next(iter(settings.like(COPIES)), None)
     ranks = next(iter(_rank_counts(settings)), None)
     if mini is None or own is None or ranks is None:
         return ""
@@ -155,20 +145,20 @@ def _words_near(said: str, number: _Number, other: _Number) -> str:
 
 
 def _sources(settings: LoggedSettings) -> Iterator[Source]:
-    batches, copies = settings.like(_BATCH), settings.like(_COPIES)
-    gpus, ranks = settings.like(_GPUS), settings.like(_RANKS)
+    batches, copies = settings.like(BATCH), settings.like(COPIES)
+    gpus, ranks = settings.like(GPUS), settings.like(RANKS)
     for role, atoms in ((Role.BATCH, batches), (Role.COPIES, copies), (Role.RANKS, (*ranks, *gpus))):
         yield from (Source(_int(each), each.shown, False, role) for each in atoms)
     yield from (each for each in _rank_counts(settings) if each.is_product)
     if len(copies) == 1:
-        yield from _products([each for each in batches if not _PART.search(each.name)], copies)
+        yield from _products([each for each in batches if not PART_OF_BATCH.search(each.name)], copies)
     if len(gpus) == 1:
-        yield from _products([each for each in batches if _PART.search(each.name)], gpus)
+        yield from _products([each for each in batches if PART_OF_BATCH.search(each.name)], gpus)
 
 
 def _rank_counts(settings: LoggedSettings) -> Iterator[Source]:
     """How many ranks a run has, as far as its launcher's settings say."""
-    gpus, nodes = settings.like(_GPUS), settings.like(_NODES)
+    gpus, nodes = settings.like(GPUS), settings.like(NODES)
     if len(gpus) == 1 and len(nodes) == 1:
         words = f"{gpus[0].name} {_int(gpus[0])} x {nodes[0].name} {_int(nodes[0])}"
         yield Source(_int(gpus[0]) * _int(nodes[0]), words, _int(nodes[0]) > 1, Role.RANKS)

@@ -28,6 +28,10 @@ _OWNERS = (
     ("deepspeed", re.compile(r"DeepSpeed\w+")),
     ("torch", re.compile(r"FSDP\w*|FullyShardedDataParallel|DistributedDataParallel|DTensor")),
     ("accelerate", re.compile(r"Accelerator\w*")),
+    ("trl", re.compile(r"(?:GRPO|DPO|SFT|PPO|RLOO|ORPO|KTO|CPO|Reward|PRM|GKD|OnlineDPO)(?:Trainer|Config)")),
+    ("transformers", re.compile(r"(?:Seq2Seq)?Train(?:er|ingArguments)|PreTrained\w+|AutoModel\w*|AutoTokenizer")),
+    ("vllm", re.compile(r"(?:Async)?EngineArgs|LLM|AsyncLLM\w*|SamplingParams|LoRARequest")),
+    ("sglang", re.compile(r"ServerArgs")),
 )
 """Classes whose names say whose they are."""
 _DISTRIBUTIONS = {
@@ -52,7 +56,8 @@ def interface(said: str, frames: Sequence[str]) -> str:
         else:
             what = f"{argument['callee']}() takes {argument['takes']} arguments and got {argument['given']}"
         owner = argument["callee"].partition(".")[0] if "." in argument["callee"] else ""
-        return f"{what}; {_who_asks_whom(frames, owner)}" if frames else f"{what}."
+        asking = _without_wrappers(frames)
+        return f"{what}; {_who_asks_whom(asking, owner)}" if frames else f"{what}."
     if missing := _IMPORT.search(said):
         what = f"{missing['owner']} has no {missing['name']}"
         return _of_package(what, missing["owner"], frames)
@@ -71,6 +76,13 @@ def interface(said: str, frames: Sequence[str]) -> str:
     if attribute["kind"] == "module":
         return _of_package(what, attribute["owner"], frames)
     return f"{what}; {_who_asks_whom(frames, attribute['owner'])}" if frames else f"{what}."
+
+
+def _without_wrappers(frames: Sequence[str]) -> Sequence[str]:
+    """The frames up to the innermost that is no decorator's: arguments are wrong where they are written, and not where
+    they are handed on."""
+    last = next((depth for depth in reversed(range(len(frames))) if not _DECORATOR.search(frames[depth])), None)
+    return frames if last is None else frames[: last + 1]
 
 
 def _of_package(what: str, owner: str, frames: Sequence[str]) -> str:
@@ -103,6 +115,9 @@ def _who_asks_whom(frames: Sequence[str], owner: str) -> str:
     if named and named != inner:
         return f"{asks_there}, {owner} is of {named}; compare these releases: {_show(inner, named)}."
     outer = next(((package, frame) for package, frame in steps[1:] if package != inner), None)
+    if named and outer is not None:
+        caller = f"{outer[0]} at {short(outer[1])}" if outer[0] else f"your code at {short(outer[1])}"
+        return f"{owner} is of {named}, and {caller} was written for another release of it: {_show(named, outer[0])}."
     if outer is not None and inner and not outer[0] and owner:
         return (
             f"{asks_there}, called by your code at {short(outer[1])}: it may pass an object of a class that {inner} "

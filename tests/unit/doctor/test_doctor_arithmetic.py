@@ -9,6 +9,7 @@ from rldbg.doctor.conditions import condition_of, kind_of_condition
 from rldbg.doctor.evidence import Failure, LogPlace
 from rldbg.doctor.logged_settings import LoggedSettings
 from rldbg.doctor.sources import LogSource
+from rldbg.doctor.specifics import specifics
 
 PLACE = LogPlace("x.log", 99, 0, Speaker(), None)
 TRACE = 'Traceback (most recent call last):\n  File "/w/quilt/sew.py", line 7, in sew\n    {code}\n{said}\n'
@@ -244,3 +245,61 @@ def test_a_warning_about_numbers_in_a_run_that_goes_on_is_healthy(verdict):
     log += "WARNING: 60 is not divisible by 8, padding the last batch\n"
     log += "".join(f"step:{step} - actor/loss:0.1\n" for step in range(1, 6)) + "Training finished\n"
     assert verdict(log).verdict == "healthy"
+
+
+LENGTHS = "python t.py --max_prompt_length 512 --max_response_length 1536 --train_batch_size 64 --num_generations 8\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            "RuntimeError: The size of tensor a (2048) must match the size of tensor b (1536)",
+            ("2048 is max_prompt_length + max_response_length", "1536 is max_response_length"),
+        ),
+        (
+            "RuntimeError: The size of tensor a (512) must match the size of tensor b (64)",
+            ("64 is train_batch_size",),
+        ),
+    ],
+)
+def test_sizes_that_do_not_match_are_sums_and_products_of_settings(said, words, verdict):
+    above = LENGTHS if "2048" in said else LENGTHS.replace("--max_prompt_length 512", "")
+    headline = verdict(failed(said=said, above=above)).headline
+    assert [word for word in words if word not in headline] == [], headline
+
+
+def test_one_size_alone_that_is_the_same_as_a_setting_proves_nothing(verdict):
+    said = "RuntimeError: The size of tensor a (1536) must match the size of tensor b (1537)"
+    log = failed(said=said, above=LENGTHS.replace("max_response_length", "hidden_size"))
+    assert "1537 is" not in verdict(log).headline
+
+
+def test_a_wrong_argument_is_of_the_code_that_writes_it_and_not_of_a_decorator():
+    frames = (
+        "/home/u/run.py:88 in main",
+        "/v/lib/python3.11/site-packages/transformers/utils/deprecation.py:165 in wrapped_func",
+    )
+    said = "DPOTrainer.__init__() got an unexpected keyword argument 'seam'"
+    told = specifics(Failure("TypeError", said, PLACE, frames))
+    assert "your code at /home/u/run.py:88" in told
+    assert "DPOTrainer is of trl" in told
+    assert "deprecation" not in told
+
+
+def test_the_releases_that_a_log_prints_are_told_beside_what_does_not_fit(verdict):
+    log = """frob==1.2.3
+quilt             0.9.1+cu124
+Traceback (most recent call last):
+  File "/v/lib/python3.11/site-packages/quilt/sew.py", line 3, in sew
+    frob.make(seam=1)
+  File "/v/lib/python3.11/site-packages/frob/core.py", line 7, in make
+    core(seam=1)
+TypeError: Core.make() got an unexpected keyword argument 'seam'
+"""
+    assert "frob 1.2.3" in verdict(log).root_causes[0].detail
+    assert "quilt 0.9.1" in verdict(log).root_causes[0].detail
+    other = log.replace("frob==1.2.3", "frob==1.2.3\nquilt requires frob==2.0.0\n").replace("quilt   ", "quilted ")
+    assert "frob 1.2.3" in verdict(other).root_causes[0].detail
+    assert "quilt 0" not in verdict(other).root_causes[0].detail
+    assert "this log prints frob" not in verdict(log.replace("frob==1.2.3", "frob==1.2.3\nfrob==1.2.4")).headline
