@@ -1,5 +1,6 @@
 """What arming changes in a training command: each change with its value, its reason, and the way it gets there."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -16,6 +17,8 @@ from rldbg.launch.request import Request
 from rldbg.launch.settings import OptionEntry, applicable
 from rldbg.tripwire import WATCHED_KINDS
 
+_PLAIN = re.compile(r"[\w./@%+|?-]*(?:\$\{[\w.]+\}[\w./@%+|?-]*)*")
+"""What Hydra reads as one text without quotes."""
 _LARGE_KINDS = ("param", "gradient")
 """Kinds that must be asked for by name."""
 
@@ -104,13 +107,21 @@ def _edit_name(command: Command, request: Request, edits: list[Edit], missing: l
             if is_name
             else "do not resume from or overwrite the checkpoints of the real run"
         )
-        own = None if key in given else base
+        own = None if key in given else _as_value(base, command.profile.dialect)
         extension = PurePath(base).suffix if entry.file else None
         edits.append(
             Edit(key, entry.reason or usual, suffix=request.name_suffix, base=own, extension=extension or None)
         )
     if not entries and command.profile.name != GENERIC:
         missing.append(Unreached("experiment name", "no option of the command names the run: use --set"))
+
+
+def _as_value(text: str, dialect: str) -> str:
+    """What a configuration file names, as a value on the command line."""
+    if dialect != "hydra" or _PLAIN.fullmatch(text):
+        return text
+    escaped = text.replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _edit_length(command: Command, request: Request, edits: list[Edit], missing: list[Unreached]) -> None:

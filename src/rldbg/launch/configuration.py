@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 def configured_source(program: Program, cwd: Path, key: str) -> tuple[str, str]:
     """The key that `key` takes its value from, which is another one where the configuration refers to it (others may
-    refer to it as well), and its plain text: empty when it is not there or is made of several keys."""
+    refer to it as well), and its text, in which the framework resolves further references: empty when it is not there."""
     file = _configuration_file(program, cwd)
     if file is None:
         return key, ""
@@ -27,7 +27,7 @@ def configured_source(program: Program, cwd: Path, key: str) -> tuple[str, str]:
             break
         key = referred[1]
         value = _look_up(file, key.split("."), _DEEPEST)
-    return key, value if isinstance(value, str) and "${" not in value else ""
+    return key, value if isinstance(value, str) else ""
 
 
 def configured_names(program: Program, cwd: Path) -> set[str]:

@@ -1,15 +1,18 @@
 """Each framework's profile: what arming adds to a typical command of it."""
 
 import importlib
+import json
 import shlex
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 from rldbg.core import UsageError
 from rldbg.frameworks import find_framework, recorded_hooks
 from rldbg.launch import changes, profile
-from rldbg.launch.changes import as_words, option_edits
+from rldbg.launch.changes import armed_arguments, as_words, option_edits
 from rldbg.launch.dry_run.calls import ShellCall
 from rldbg.launch.profile import profiles
 from rldbg.launch.recognition import recognise
@@ -269,6 +272,26 @@ def test_a_checkpoint_folder_that_only_the_configuration_names_is_not_shared_wit
     (tmp_path / "c.yaml").write_text("defaults: base.yaml\nlogger: {wandb: {name: e}}\n")
     words = armed("uv run run_grpo.py --config c.yaml", cwd=tmp_path)
     assert "++checkpointing.checkpoint_dir=results/grpo-Debug" in words
+
+
+@pytest.mark.parametrize(
+    ("folder", "option"),
+    [
+        ("results/clevr_${policy.model_name}", "results/clevr_Qwen/VL-Debug"),
+        ("results/a, (b)=c's/", "results/a, (b)=c's-Debug/"),
+        ("results/2026-01-01 12:00", "results/2026-01-01 12:00-Debug"),
+    ],
+)
+def test_a_configured_folder_is_written_as_hydra_reads_it(tmp_path, folder, option):
+    file = {"checkpointing": {"checkpoint_dir": folder}, "policy": {"model_name": "Qwen/VL"}}
+    (tmp_path / "c.yaml").write_text(json.dumps(file))
+    (command,) = recognise([ShellCall(("python", "run_grpo.py", "--config", "c.yaml"), str(tmp_path))])
+    edits, _ = option_edits(command, Request((), None, tmp_path), Path("/run/recording"))
+    words = [word for word in armed_arguments(command, edits) if "checkpoint_dir" in word]
+    composed = OmegaConf.create(file)
+    for override in OverridesParser.create().parse_overrides(words):
+        OmegaConf.update(composed, override.key_or_group, override.value())
+    assert composed.checkpointing.checkpoint_dir == option
 
 
 @pytest.mark.parametrize(
