@@ -44,7 +44,9 @@ def broken_rules(evidence: LogEvidence, sources: Sequence[LogSource], library: L
     open_ones = [
         failure
         for failure in evidence.failures
-        if failure.frames and not failure.known_as and parsed_condition(failure) is not None
+        if failure.frames
+        and not (failure.known_as or failure.warned or failure.chained)
+        and parsed_condition(failure) is not None
     ]
     for failure in open_ones[:_ASKED]:
         family = family_of(failure, library.entries.values())

@@ -11,14 +11,18 @@ from rldbg.doctor.logged_settings import LoggedSettings, Setting
 from rldbg.doctor.setting_kinds import BATCH, COPIES, GPUS, NODES, PART_OF_BATCH, RANKS
 
 _RULE = re.compile(r"(?i)\b(?:divisible|divides?|multiple of|equal chunk|evenly)\b")
-_NUMBER = re.compile(r"(?<![\w.])(?P<one>\d{1,9})(?: ?[x*×] ?(?P<other>\d{1,9}))?(?![\w.]*\w)")
+_NUMBER = re.compile(
+    r"(?<![\w.])(?P<one>\d{1,9})(?: ?[x*×] ?(?:[A-Za-z_][\w.]{0,60}[ =:(]{1,3})?(?P<other>\d{1,9}))?(?![\w.]*\w)"
+)
 _UNEQUAL = re.compile(r"(?<![\w.])(?P<left>\d{1,9}) ?!= ?(?P<right>\d{1,9}(?: ?\* ?\d{1,9}){1,4})(?!\w)")
 _MICRO_STEPS_RANKS = re.compile(r"micro_batch\w* ?\* ?grad\w* ?\* ?world_size")
 """DeepSpeed's rule: of these three the steps of accumulation follow from the others."""
 _NORMALISED = re.compile(r"(?i)\bnormali[sz](?:ed|ation)\b")
 _MINI = re.compile(r"(?P<name>\w*mini_batch\w*)\D{1,4}(?P<value>\d{1,7})\b")
-_OF_MODEL = re.compile(r"(?i)\bheads?\b|num_\w*heads|vocab|\blayers\b|hidden|intermediate|experts")
+_OF_MODEL = re.compile(r"(?i)heads?\b|vocab|layers\b|hidden|intermediate|experts")
 """Sizes that nobody changes: the other number has to fit them."""
+_LARGE, _SMALL = 4096, 64
+"""A size so large that is split into so few parts is one of the model."""
 _BREAKS = re.compile(r"[.;:,]\s")
 
 
@@ -66,7 +70,8 @@ def division(said: str, settings: LoggedSettings) -> str:
 
 
 def _fitting(said: str, whole: _Number, part: _Number) -> str:
-    if _OF_MODEL.search(_words_near(said, whole, part)):
+    is_large = whole.value >= _LARGE and part.value <= _SMALL
+    if is_large or _OF_MODEL.search(_words_near(said, whole, part)):
         divisors = [size for size in range(2, part.value) if whole.value % size == 0]
         shown = ", ".join(map(str, divisors[-3:]))
         return f"below {part.value}, {shown} divide{'s' * (len(divisors) == 1)} {whole.value}" if divisors else ""

@@ -54,6 +54,7 @@ _CUT_OFF = (
     "the log ends before the exception's own line, which says what it is: find that line in the process's whole output "
     "(Ray: /tmp/ray/session_latest/logs/worker-*.err on its node), and give it too"
 )
+_IF_IT_RUNS = "if it still runs: `rldbg stacks` on its node shows where each of its processes waits, and for whom"
 _HYDRA_ENDED = (
     "Hydra reports that the program ended by an exception, and that one is not in these logs: read the standard error "
     "of the driver to its end; export HYDRA_FULL_ERROR=1 before the next run, so that the traceback is whole"
@@ -106,6 +107,8 @@ def next_steps(
             yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}"
         if tells_of_child(failure):
             yield _OF_CHILD
+        if failure.kind == STILL_TRYING:
+            yield _IF_IT_RUNS
         if failure.kind == STILL_TRYING and failure.more:
             yield f"above it the log says: {failure.more[0]}"
         yield from reading(failure, library)

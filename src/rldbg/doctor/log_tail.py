@@ -19,6 +19,13 @@ _CLOSING_LINES = 3
 _BAR = re.compile(r"(?<![\d.])(?P<done>[\d.]{1,9}[kMGT]?)/(?P<total>[\d.]{1,9}[kMGT]?) \[\d\d:\d\d")
 """How progress bars count items, and bytes."""
 _WAITS = re.compile(r"(?i)\b(?:wait(?:ing|s)?|polling|not (?:yet )?ready|ready ?[=:] ?false)\b")
+_NOTHING_CAME = re.compile(
+    r"(?i)\b(?:no|nothing|not|still)\b.{0,80}\b(?:in|for|after|since) (?:the last )?"
+    r"\d+(?:\.\d+)? ?(?:s|secs?|seconds|min|minutes)\b"
+)
+_IDLE = re.compile(r"(?i)\b(?:requests?|jobs?|prompts?|traffic|idle|clients?|new data|work items?)\b")
+"""What a server lacks that has nothing to do."""
+_FOR_DEBUGGER = re.compile(r"(?i)\bwaiting for (?:a |the )?(?:debugger|debugpy)\b")
 _NATIVE_STACK = re.compile(r"frame #\d+: |Exception raised from \w+ at |\s*$")
 _FATAL = ("CRITICAL", "FATAL")
 _LISTED_LINES = 400
@@ -118,8 +125,11 @@ def _fatal_above(last: Sequence[LogWindow]) -> Iterator[str]:
 
 
 def _still_trying(last: Sequence[LogWindow]) -> list[LogWindow]:
-    """The line with which a log ends, if it says that something is tried again and a line above says the same."""
-    said = [skeleton(window.line.text) for window in last]
-    if not said or not is_tried_again(last[0].line.text) or said[0] not in said[1:]:
+    """The line with which a log ends, if it says that something is tried again and a line above says the same; or if
+    the line right above says too that nothing came for so long; or if it waits for a debugger."""
+    if not last or not last[0].is_report:
         return []
-    return [last[0]]
+    text = last[0].line.text
+    said = [skeleton(window.line.text) for window in last]
+    is_stuck = _NOTHING_CAME.search(text) and not _IDLE.search(text) and said[:1] == said[1:2]
+    return [last[0]] if _FOR_DEBUGGER.search(text) or is_stuck or (is_tried_again(text) and said[0] in said[1:]) else []

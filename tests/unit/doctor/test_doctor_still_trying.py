@@ -42,3 +42,37 @@ def test_a_critical_line_above_is_told(verdict):
     line = "ERROR frob_client.py:7 Failed to open the seam. Will retry in 2s\n"
     found = verdict("2026-04-02 08:00:09,084 CRITICAL frob.py:10 -- The quilter could not start\n" + line * 4)
     assert "The quilter could not start" in found.headline + "\n".join(found.next)
+
+
+STUCK = (
+    "(EngineCore_DP0 pid=7) INFO 10-22 09:3{n}:49 [seam.py:466] No seam block found in 60 seconds. This happens when "
+    "some processes are busy.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "".join(STUCK.format(n=n) for n in range(3)),
+        "(my_task pid=7) Waiting for debugger to attach (see https://docs.ray.io)...\n",
+    ],
+)
+def test_a_log_that_ends_while_nothing_comes_is_not_healthy(end, verdict):
+    found = verdict(f"INFO start\nINFO loading\n{end}")
+    assert found.verdict == "unknown"
+    assert found.headline.startswith("the log ends while the program is still trying: ")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        STUCK.format(n=1),
+        STUCK.format(n=1) + STUCK.format(n=2) + "INFO 10-22 09:39:49 [core.py:7] ready\n",
+        STUCK.format(n=1) + "step:4 - loss:0.2\n" + STUCK.format(n=2),
+        "INFO 10:00:01 no requests in 60 seconds\nINFO 10:01:01 no requests in 60 seconds\n",
+        "Waiting for debugger to attach\nDebugger attached\nstep:3 - loss:0.2\nstep:4 - loss:0.2\n",
+    ],
+)
+def test_what_comes_at_last_or_is_not_needed_is_no_failure(end, verdict):
+    steps = "".join(f"step:{n} - loss:0.2\n" for n in range(1, 3))
+    assert verdict(f"INFO start\n{steps}{end}").verdict == "healthy"
