@@ -149,3 +149,10 @@ def test_a_trap_that_runs_as_the_script_ends_is_not_where_it_ended(folder):
         (early,) = [hazard for hazard in found if hazard.id == "launch.stops-early"]
         assert early.where.endswith(":7" if "exit" in check else ":6")
         assert early.fix == (f"set BASE: rldbg run --env BASE=VALUE {folder}/run.sh",)
+
+
+def test_a_file_that_the_script_goes_on_without_is_named(folder):
+    """The training command is made of what a file of another folder sets."""
+    for text in ("torchrun --nproc_per_node 8 -m $command\n", 'srun bash -c "torchrun -m $command"\n'):
+        (why,) = explained(folder, f"source ./commands.sh\n{text}echo done\necho well done\necho\n").hazards
+        assert any("commands.sh: No such file or directory" in line for line in why.evidence)

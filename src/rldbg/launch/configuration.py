@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 def configured_source(program: Program, cwd: Path, key: str) -> tuple[str, str]:
     """The key that `key` takes its value from, which is another one where the configuration refers to it (others may
-    refer to it as well), and its text, in which the framework resolves further references: empty when it is not there."""
+    refer to it as well), and its text, with further references in it: empty when it is not there."""
     file = _configuration_file(program, cwd)
     if file is None:
         return key, ""

@@ -43,6 +43,7 @@ _OUTPUT = re.compile(
 )
 _ELSEWHERE = ("cluster", "allocation", "batch", "container", "host")
 _QUOTED_PIPE = re.compile(r"(['\"])(?:(?!\1).)*\|(?:(?!\1).)*\1")
+_NO_SUCH_FILE = "No such file or directory"
 _WORD = re.compile(r"[\w./-]+")
 
 
@@ -282,7 +283,7 @@ def never_reached(
     ran = known or any(may_train(command.program) for command in commands)
     if not places and not ran and (dry_run.exit_code or dry_run.ended != "by itself"):
         places = [(dry_run.last or str(script), ())]
-    last = [f"its output: {line[:160]}" for line in said[-2:]]
+    last = [f"its output: {line[:160]}" for line in _telling(said)]
     seen = (how, *why_it_ended(dry_run), *last)
     found = [finding("launch.training-not-reached", where, *words, *seen) for where, words in places]
     return [replace(each, fix=tuple(lacks)) if lacks else each for each in found]
@@ -294,8 +295,15 @@ def no_training(script: Path | None, commands: Sequence[Command], dry_run: DryRu
     started = [f"it starts {command.program.name}: {_not_training(command)}" for command in programs]
     said = [line.strip() for line in dry_run.output.splitlines() if line.strip()] if dry_run is not None else []
     failed = dry_run is not None and dry_run.ended == "by itself" and dry_run.exit_code
-    last = [f"its output: {line[:160]}" for line in said[-2:]] if failed else []
+    telling = _telling(said) if failed else [line for line in said if _NO_SUCH_FILE in line][:2]
+    last = [f"its output: {line[:160]}" for line in telling]
     return finding("launch.no-training", str(script or "the command"), *dict.fromkeys(started), *last)
+
+
+def _telling(said: Sequence[str]) -> list[str]:
+    """The last lines of a script's output, and the first that a file is missing: it may have gone on without it."""
+    missing = next((line for line in said if _NO_SUCH_FILE in line), "")
+    return [line for line in dict.fromkeys([missing, *said[-2:]]) if line]
 
 
 def _not_training(command: Command) -> str:
