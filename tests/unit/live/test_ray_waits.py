@@ -1070,3 +1070,17 @@ def test_a_loop_that_asks_for_what_a_killed_actor_ran_is_told_so():
     assert "all workers are idle; actor worker_0 was killed (ray.kill) before W.rollout had returned" in found.verdict
     # AND one that was killed when it had nothing to do explains nothing
     assert explain(stacks, ray=_view(actors, [started]))[0].is_harmless
+
+
+def test_actors_with_ranks_are_told_by_the_names_that_ps_shows():
+    ranked = [_worker(f"policy/{rank}", 1 + rank, "call") | {"rank": rank, "role": "policy"} for rank in range(3)]
+    for each in ranked:
+        each["kind"] = "actor"
+    ranked[2]["threads"][0]["wait"] = {"kind": "sleep", "seconds": 5}
+    actors = [_actor(f"policy_{rank}", 1 + rank) for rank in range(3)]
+    tasks = [
+        _task("Policy.update", "RUNNING", 1, "policy_0"),
+        _task("Policy.grade", "RUNNING", 3, "policy_2", parent="Policy.update"),
+    ]
+    said = _verdicts(ranked, _view(actors, tasks))
+    assert "policy/0" in said and "policy/2" in said and "rank 0" not in said and "rank 2" not in said

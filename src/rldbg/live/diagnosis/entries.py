@@ -1,6 +1,6 @@
 """Threads, tasks and processes in snapshots: which node of the wait graph stands for each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rldbg.live.diagnosis.wait_graph import RESTING, Id, Node, WaitFacts
@@ -8,6 +8,14 @@ from rldbg.live.diagnosis.wait_graph import RESTING, Id, Node, WaitFacts
 
 def process_id(stack: WaitFacts) -> Id:
     return stack.get("host"), stack.get("pid")
+
+
+def process_name(stack: WaitFacts, stacks: Sequence[WaitFacts]) -> str:
+    """What a process is called: ranks of a launcher by their rank, where all are of one program. An actor has a name
+    of its own, which Ray's lists show too."""
+    roles = {each.get("role") for each in stacks if each.get("rank") is not None}
+    by_rank = stack.get("rank") is not None and stack.get("kind") != "actor" and len(roles) == 1
+    return f"rank {stack['rank']}" if by_rank else str(stack["who"])
 
 
 def children_of(stack: WaitFacts) -> set[int]:

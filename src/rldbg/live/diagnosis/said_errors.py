@@ -8,7 +8,7 @@ from typing import Any
 
 from rldbg.agent import Message
 from rldbg.core import redact_text
-from rldbg.live.diagnosis.entries import process_id, thread_id
+from rldbg.live.diagnosis.entries import process_id, process_name, thread_id
 from rldbg.live.diagnosis.hang import HangDiagnosis
 from rldbg.live.diagnosis.wait_graph import FEEDS, Id, WaitFacts, WaitGraph
 from rldbg.live.diagnosis.wait_words import age_text, listed, place_text
@@ -146,7 +146,7 @@ def _speeches(graph: WaitGraph, stacks: Sequence[Message]) -> Iterator[_Speech]:
             if (told := (process[0], one_of, error["message"])) in shared:
                 continue
             shared.add(told)
-            names = [_name(each, stacks) for each in stacks if each.get("pid") in one_of]
+            names = [process_name(each, stacks) for each in stacks if each.get("pid") in one_of]
             label = f"one of {listed(names)}" if len(names) > 1 else names[0]
             label += ", or another process that prints into the same file," if error.get("or_others") else ""
             yield _Speech(error, label, None, tuple((process[0], pid) for pid in one_of))
@@ -154,15 +154,9 @@ def _speeches(graph: WaitGraph, stacks: Sequence[Message]) -> Iterator[_Speech]:
         started_by = stack.get("started_by") or () if not stack.get("threads") else ()
         above = frozenset((process[0], pid) for pid in started_by)
         node = _speaker(error, stack, graph) if not above else None
-        label = graph.nodes[node].label if node is not None else _name(stack, stacks)
+        label = graph.nodes[node].label if node is not None else process_name(stack, stacks)
         gone = _thread_or_task(error) if node is None and not above else ""
         yield _Speech(error, f"{gone} of {label}" if gone else label, node, (process,), gone, above)
-
-
-def _name(stack: WaitFacts, stacks: Sequence[WaitFacts]) -> str:
-    roles = {each.get("role") for each in stacks if each.get("rank") is not None}
-    by_rank = stack.get("rank") is not None and len(roles) == 1
-    return f"rank {stack['rank']}" if by_rank else str(stack["who"])
 
 
 def _thread_or_task(error: WaitFacts) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
 from rldbg.live.diagnosis.dispatchers import tell_dispatchers
-from rldbg.live.diagnosis.entries import all_entries, entry_id, loops_of, process_id, serves
+from rldbg.live.diagnosis.entries import all_entries, entry_id, loops_of, process_id, process_name, serves
 from rldbg.live.diagnosis.lost_waits import DUTIES, why_lost
 from rldbg.live.diagnosis.polled_changes import wait_for_changes
 from rldbg.live.diagnosis.pool_edges import IS_A_CHILD
@@ -27,10 +27,8 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
     """A node per thread and task, and one per process that has none."""
     alone = len([stack for stack in stacks if stack.get("threads")]) == 1
     found: list[Node] = []
-    ranks = {stack.get("role") for stack in stacks if stack.get("rank") is not None}
     for stack in stacks:
-        by_rank = stack.get("rank") is not None and len(ranks) == 1
-        found += process_nodes(stack, f"rank {stack['rank']}" if by_rank else str(stack["who"]), alone)
+        found += process_nodes(stack, process_name(stack, stacks), alone)
     strangers = strangers_of(stacks, {node.id[:2] for node in found})
     found += [stranger_node(host, facts) for (host, _), facts in strangers.items()]
     found += ended_program_nodes(stacks, {node.id[:2] for node in found})
