@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rldbg.doctor.conditions import asks_result_of_call
 from rldbg.doctor.echoes import comes_after, reported
 from rldbg.doctor.entries import Role
 from rldbg.doctor.evidence import Failure, Hit, LogEvidence, LogPlace
@@ -89,7 +90,8 @@ def late_ones(errors: Sequence[Sighting], evidence: LogEvidence) -> list[Sightin
 def says_itself(failure: Failure) -> bool:
     """Whether an exception says what was wrong, and that is nothing that another failure brings about."""
     is_telling = _SAYS_ENOUGH.search(failure.headline) and not _OF_OTHERS.search(failure.headline)
-    return bool(failure.frames and is_telling) and not (is_wrapper(failure) or failure.kind == HEADLESS)
+    is_report = is_wrapper(failure) or failure.kind == HEADLESS or asks_result_of_call(failure)
+    return bool(failure.frames and is_telling) and not is_report
 
 
 def tells_of_others(failure: Failure) -> bool:

@@ -2,11 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from rldbg.core import redact_text
-from rldbg.doctor.allocations import is_of_memory
-from rldbg.doctor.arithmetic import told_by_numbers
 from rldbg.doctor.candidates import words_seen
 from rldbg.doctor.diagnosis import Cause, Confidence, ProbeResult, Quote
 from rldbg.doctor.entries import Probe, Role
@@ -15,7 +12,6 @@ from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.frames import asks, story
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.lasting import first_time, has_stayed
-from rldbg.doctor.release_fit import told_by_releases
 from rldbg.doctor.sources import LogSource
 from rldbg.doctor.specifics import specifics
 from rldbg.doctor.survival import holds
@@ -65,24 +61,6 @@ def _frames(sighting: Sighting, evidence: LogEvidence) -> tuple[str, ...]:
 
 def _programs() -> list[str]:
     return [framework.name.replace("_", " ") for framework in frameworks()]
-
-
-def with_numbers(
-    cause: Cause, sighting: Sighting, judgement: Judgement, evidence: LogEvidence, sources: Sequence[LogSource]
-) -> Cause:
-    """A cause with what its numbers are in the settings of the log, and with the releases that its packages have."""
-    if sighting not in judgement.causes:
-        return cause
-    hit = sighting.first
-    holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
-    failure = holder or Failure("", hit.text, hit.place)
-    if told := redact_text(told_by_numbers(failure, sources)):
-        if is_of_memory(failure.headline):
-            return replace(cause, detail=f"{told}; {cause.detail}".removesuffix("; "))
-        head, semicolon, rest = (cause.detail or cause.words).partition("; ")
-        return replace(cause, detail=f"{head.rstrip('.')}: {told}{semicolon}{rest}")
-    told_releases = told_by_releases(failure, cause.detail, sources)
-    return replace(cause, detail=told_releases.detail, fix=(*told_releases.fix, *cause.fix)) if told_releases else cause
 
 
 def told_above(sighting: Sighting, judgement: Judgement, evidence: LogEvidence, sources: Sequence[LogSource]) -> str:

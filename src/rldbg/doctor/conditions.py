@@ -35,6 +35,8 @@ _COMPARES: Mapping[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.GtE: operator.ge,
 }
 _SHOWN = 160
+_LOOKS = frozenset({"len", "isinstance", "issubclass", "hasattr", "getattr", "all", "any", "set", "max", "min", "sum"})
+"""Functions that only look at what they are given."""
 
 
 class Condition(NamedTuple):
@@ -181,3 +183,13 @@ def _is_size(node: ast.expr) -> bool:
         case ast.Attribute(attr="shape") | ast.Call(func=ast.Attribute(attr="size" | "numel")):
             return True
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
+
+
+def asks_result_of_call(failure: Failure) -> bool:
+    """Whether an assertion without a message only says that a call did not succeed, as `store.put(key) == 0` does: why
+    is said by what was called."""
+    tree = parsed_condition(failure) if failure.message.startswith("assert ") else None
+    match tree:
+        case ast.Compare(left=ast.Call(func=function), comparators=[ast.Constant()]) | ast.Call(func=function):
+            return not (isinstance(function, ast.Name) and function.id in _LOOKS)
+    return False

@@ -8,6 +8,7 @@ from rldbg.doctor.evidence import LAST_ERROR, STILL_TRYING, Failure, Hit, excerp
 from rldbg.doctor.failures import is_wrapper
 from rldbg.doctor.flight_recorder import FlightReport
 from rldbg.doctor.frames import story
+from rldbg.doctor.none_values import none_in_line
 from rldbg.doctor.tracebacks import HEADLESS
 from rldbg.lazy import shown_by
 
@@ -162,6 +163,7 @@ class Diagnosis:
             begins = "the failure begins with " + shortened(self.first_error.headline, _HEADLINE)
             is_cut = self.first_error.kind == HEADLESS
             words = ("the log is cut off inside a traceback" if is_cut else begins) + (f" in {who}" if who else "")
+            words += f": {told}" if (told := none_in_line(self.first_error)) else ""
             words += f", {told}" if (told := story(self.first_error)) else ""
             known = next((cause.title for cause in self.fallout if cause.id in self.first_error.known_as), "")
             words += f"; its cause is not in these logs, only: {known}" if known else "; no known failure matches it"

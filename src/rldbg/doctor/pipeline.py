@@ -12,7 +12,7 @@ from pathlib import Path
 from rldbg.core import ExitCode, Finding, Run, Severity, redact_text, write_whole
 from rldbg.doctor.arithmetic import broken_rules, told_by_numbers
 from rldbg.doctor.attempts import Attempt, attempts_in
-from rldbg.doctor.causes import told_above, told_cause, with_numbers
+from rldbg.doctor.causes import told_above, told_cause
 from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.engine_requests import uses_while_asleep
 from rldbg.doctor.entries import Role
@@ -28,6 +28,8 @@ from rldbg.doctor.mentions import Mention, mentions, words_of_nccl
 from rldbg.doctor.native_stacks import crashed_library
 from rldbg.doctor.patterns import SearchIndex
 from rldbg.doctor.probes import probe_machine
+from rldbg.doctor.refinements import refined
+from rldbg.doctor.release_fit import unfit_calls
 from rldbg.doctor.root_cause import judge
 from rldbg.doctor.run_evidence import stack_findings
 from rldbg.doctor.scan import Scanner
@@ -118,6 +120,7 @@ def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource], lib
         *long_phases(evidence, sources),
         *uses_while_asleep(evidence, sources, library),
         *broken_rules(evidence, sources, library),
+        *unfit_calls(evidence),
     ]
     for hit in (each for each in led if each.entry in library.entries):  # a folder of entries may replace all
         evidence.hits.append(hit)
@@ -146,7 +149,7 @@ def conclude(
 
     def cause_of(sighting: Sighting) -> Cause:
         plain = told_cause(sighting, judgement, evidence, probes, environment)
-        cause = with_numbers(plain, sighting, judgement, evidence, sources)
+        cause = refined(plain, sighting, judgement, evidence, sources)
         if cause is plain and (told := told_above(sighting, judgement, evidence, sources)):
             cause = replace(cause, detail=f"{(cause.detail or cause.words).rstrip('.')}; {told}")
         if names_library(sighting.entry) and (lib := crashed_library(sighting.hits, sources)):

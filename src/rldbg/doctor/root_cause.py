@@ -22,6 +22,7 @@ from rldbg.doctor.first_error import first_unknown, is_of_peer
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.lasting import with_lasting
 from rldbg.doctor.library import Library
+from rldbg.doctor.none_values import settings_not_given
 from rldbg.doctor.order import announces, by_time, came_before, explains, precedes
 from rldbg.doctor.sightings import only_aside, sightings
 from rldbg.doctor.standing import is_information, is_warning
@@ -222,7 +223,8 @@ def _family(
     if unknown is None or is_wrapper(unknown) or is_of_peer(unknown):
         return []
     entry = family_of(unknown, library.entries.values())
-    stated = library.entries.get(kind_of_condition(unknown))
+    is_not_given = "value-is-none" if settings_not_given(unknown) else ""
+    stated = library.entries.get(kind_of_condition(unknown) or is_not_given)
     if stated is not None and (entry is None or (entry.family is not None and entry.family.yields)):
         hit = Hit(stated.id, unknown.place, unknown.headline, unknown.headline)
         return [Sighting(stated, (hit,), survived=False, by_family=True)] if _ended_the_run(unknown, evidence) else []

@@ -10,6 +10,9 @@ from rldbg.doctor.evidence import Failure
 from rldbg.doctor.exception_lines import last_error
 from rldbg.doctor.frames import CALLS_THROUGH, package_of, short
 from rldbg.doctor.interfaces import interface
+from rldbg.doctor.none_values import none_in_line
+from rldbg.doctor.options import absent_option
+from rldbg.doctor.release_fit import unfit_call
 from rldbg.doctor.signals import sender_of
 
 _PREFIX = re.compile(
@@ -67,6 +70,8 @@ def specifics(failure: Failure) -> str:
     said = failure.headline
     if says := last_error(failure):
         return f"NCCL's last error is: {says}"
+    if told := none_in_line(failure):
+        return f"{failure.headline}: {told}; the failing line is: {failure.code}"
     sentences = (each(said, failure.frames) for each in _TELLERS)
     shown = (
         f"{failure.headline}; the failing line is: {failure.code}"
@@ -196,6 +201,8 @@ def _difference(one: str, other: str) -> str:
 
 
 _TELLERS = (
+    absent_option,
+    unfit_call,
     interface,
     _memory,
     _refused,

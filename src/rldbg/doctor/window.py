@@ -140,7 +140,7 @@ class LogWindow:
             return True
         nearest = next((line for line in self.above(3) if not CARETS.match(line.text)), None)
         if nearest is not None and _CODE_ABOVE.match(nearest.text) and not RECORD_START.match(self.line.text):
-            return True
+            return not _indent(nearest.text) or _indent(self.line.text) > _indent(nearest.text)
         if nearest is not None and self._is_under_flat_frame(nearest.text):
             return True
         own = _CODE.match(self.line.text)
