@@ -164,15 +164,21 @@ def _phase_that_gains(held: Series, growth: _Growth) -> str | None:
 
     Phases also gain what a later one returns (activations, until the backward pass): a leak that was there from the
     first step is not told from a phase that keeps as much for another."""
-    fitting, certain = [], []
+    fitting, certain, unsteady, larger = [], [], set(), False
     for phase, gains in held.gains.items():
         since = [gain for step, gain in gains.items() if step >= growth.first_step]
         usual = [gain for step, gain in gains.items() if step < growth.first_step]
         gain = float(np.mean(since)) - (float(np.mean(usual)) if usual else 0.0)
+        larger = larger or gain > _FITS[1] * growth.per_step
         if _FITS[0] <= gain / growth.per_step <= _FITS[1]:
             fitting.append(phase)
+            if float(np.std(since)) > growth.per_step / 2:
+                unsteady.add(phase)
             if abs(gain) >= 2 * float(np.std(since)) / len(since) ** 0.5:
                 certain.append(phase)
     # By chance, what goes up and down may also gain as much.
     named = certain or fitting
-    return named[0] if len(named) == 1 else None
+    if len(named) != 1 or (larger and named[0] in unsteady):
+        # A phase that gains more, of which others return a part, may as well keep what is lost.
+        return None
+    return named[0]

@@ -144,7 +144,22 @@ def _by_role(tracks: Sequence[Track]) -> dict[str, list[Track]]:
     groups: dict[str, list[Track]] = defaultdict(list)
     for track in tracks:
         groups[track.group].append(track)
-    return {members[0].worker if len(members) == 1 else name: members for name, members in groups.items()}
+    apart = {name: _told_apart(members) for name, members in groups.items()}
+    return {members[0].worker if len(members) == 1 else name: members for name, members in apart.items()}
+
+
+def _told_apart(members: Sequence[Track]) -> list[Track]:
+    """Processes of one name get the process id; a helper without phases of a process that has some does not count."""
+    named: dict[str, list[Track]] = defaultdict(list)
+    for track in members:
+        named[_title(track)].append(track)
+    found = []
+    for title, alike in named.items():
+        working = [track for track in alike if track.spans] or alike
+        if len(working) > 1:
+            working = [replace(track, worker=f"{title} ({track.pid})", rank=None) for track in working]
+        found += working
+    return found
 
 
 def step_bounds(tracks: Sequence[Track]) -> dict[int, tuple[int, int]]:

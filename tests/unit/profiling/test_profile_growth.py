@@ -117,6 +117,23 @@ def test_a_phase_that_another_one_relieves_is_told_from_the_one_that_leaks() -> 
     assert leaks_of("p", counted({"rollout": 1, "log_probs": 0, "update": -1}, 30)) == []
 
 
+def test_a_phase_that_gains_now_more_now_less_is_not_named_beside_one_that_gains_more() -> None:
+    """The loss leaks; the rollout keeps as much on average for the backward pass, which returns both."""
+    spans, used, sizes = [], 100 * MIB, random.Random(1)
+    for step in range(1, 31):
+        rollout, loss = sizes.uniform(0, 2), sizes.uniform(1, 2)
+        for place, (name, gain) in enumerate(
+            {"rollout": rollout, "loss": loss + 1, "backward": -rollout - loss}.items()
+        ):
+            entry, used = used, used + int(gain * MIB)
+            memory = [9, 9, 9, None, None, None, entry, used, 0, 0]
+            spans.append(PhaseSpan(name, (step * 10 + place) * MS, MS, step, 1, memory))
+    (leak,) = leaks_of("p", Track("policy/0", "policy", 0, "h", 1, spans=spans))
+    assert leak.phase is None
+    (leak,) = leaks_of("p", counted({"rollout": 1, "loss": 3, "backward": -3}, 30))
+    assert leak.phase == "rollout"
+
+
 def counted(gains: dict[str, int], steps: int) -> Track:
     spans, used = [], 100 * MIB
     for step in range(1, steps + 1):

@@ -266,6 +266,30 @@ def test_idleness_between_two_steps_counts(tmp_path: Path) -> None:
     assert role.idle_share == pytest.approx(1 - 20 / 44)
 
 
+def test_a_helper_of_the_same_name_without_phases_does_not_halve_the_work(tmp_path: Path) -> None:
+    """`python train.py` that starts itself again as a server."""
+    work = [["loss", step * 10 * MS, 8 * MS, step, 1] for step in range(1, 5)]
+    write_run(tmp_path, {"train": work})
+    other = {"worker": "train", "role": "train", "rank": None, "host": "h", "pid": 2}
+    (tmp_path / "profiling" / "phases" / "h_2.jsonl").write_text(json.dumps(other) + "\n")
+    report = make_report(tmp_path)
+    (row,) = report.phases
+    assert (row.processes, row.seconds) == (1, pytest.approx(0.008))
+    assert report.roles[0].busy_share > 0.7 and len(read_tracks(tmp_path)) == 2
+
+
+def test_processes_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    slow = [["loss", step * 10 * MS, 9 * MS, step, 1] for step in range(1, 5)]
+    fast = [["loss", step * 10 * MS, 2 * MS, step, 1] for step in range(1, 5)]
+    write_run(tmp_path, {"train": slow})
+    other = {"worker": "train", "role": "train", "rank": None, "host": "h", "pid": 2}
+    text = "\n".join([json.dumps(other), *map(json.dumps, fast)])
+    (tmp_path / "profiling" / "phases" / "h_2.jsonl").write_text(text + "\n")
+    report = make_report(tmp_path)
+    assert report.roles[0].slowest == "train (1)"
+    assert {row.process for row in report.ledger} == {"train (1)", "train (2)"}
+
+
 def test_a_process_without_phases_stays_on_the_timeline(tmp_path: Path) -> None:
     run = write_run(tmp_path, {"trainer": [["update", MS, MS, 1, 1]], "generator": []})
     assert [each.worker for each in read_tracks(run)] == ["generator", "trainer"]
