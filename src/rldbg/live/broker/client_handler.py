@@ -18,6 +18,8 @@ _CHOOSING = frozenset({"ps", "select", "attach", "pause", "continue", "stacks", 
 _REFRESH_S = 0.25
 _PROFILE_S = 110.0
 _EXEC_S = 2.0
+# A request to resume has reached its process by then.
+_RESUMED_S = 0.3
 
 
 class ClientHandler:
@@ -258,9 +260,13 @@ class ClientHandler:
         await asyncio.gather(*(self._state.sessions.apply_breaks(process) for process in alive))
 
     async def _ending(self, body: Message) -> Message:
-        """The run was asked to end, by a signal that may not have reached all of its hosts."""
+        """The run was asked to end, by a signal that may not have reached all of its hosts. It does not wait for those
+        that are held to have gone: a program that ends with its exception may take its time."""
         held = self._state.holds.run_is_to_end(str(body.get("signal")))
-        return await self._each(held, lambda process: self._state.sessions.resume(process, "continue"))
+        sessions = self._state.sessions
+        if resuming := [sessions.spawn(sessions.resume(process, "continue")) for process in held]:
+            await asyncio.wait(resuming, timeout=_RESUMED_S)
+        return {"resumed": [process.who for process in held]}
 
     async def _shutdown(self, _body: Message) -> Message:
         self._state.stopping.set()
