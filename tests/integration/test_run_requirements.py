@@ -156,3 +156,13 @@ def test_a_file_that_the_script_goes_on_without_is_named(folder):
     for text in ("torchrun --nproc_per_node 8 -m $command\n", 'srun bash -c "torchrun -m $command"\n'):
         (why,) = explained(folder, f"source ./commands.sh\n{text}echo done\necho well done\necho\n").hazards
         assert any("commands.sh: No such file or directory" in line for line in why.evidence)
+
+
+def test_a_batch_script_ends_where_it_ends(folder):
+    script = folder / "job.slurm"
+    script.write_text(f"#!/bin/bash\n#SBATCH -N 1\nset -u\nROOT=$BASE/x\nsrun {TRAIN}")
+    kept = {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    found = explain(Request(("sbatch", str(script)), None, folder, kept), folder / "out")
+    (early,) = [hazard for hazard in found.hazards if hazard.id == "launch.stops-early"]
+    assert early.where == f"{script}:4"
+    assert [each.command.program.name for each in found.trainings] == ["train_ppo.py"]

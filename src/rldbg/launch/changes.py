@@ -89,8 +89,10 @@ def _edit_name(command: Command, request: Request, edits: list[Edit], missing: l
     if not request.name_suffix:
         return
     given = command.options
-    entries = applicable(command.profile.name_keys, command.program, given)
-    folders = applicable(command.profile.checkpoints, command.program, given)
+    asks = any(entry.configured for entry in (*command.profile.name_keys, *command.profile.checkpoints))
+    named = configured_names(command.program, Path(command.call.cwd)) if asks else ()
+    entries = applicable(command.profile.name_keys, command.program, given, named)
+    folders = applicable(command.profile.checkpoints, command.program, given, named)
     for entry in (*entries, *folders):
         is_name = entry in entries
         key, configured = configured_source(command.program, Path(command.call.cwd), entry.key)

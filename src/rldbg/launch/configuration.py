@@ -20,7 +20,7 @@ def configured_source(program: Program, cwd: Path, key: str) -> tuple[str, str]:
     file = _configuration_file(program, cwd)
     if file is None:
         return key, ""
-    value = _look_up(file, key.split("."), _DEEPEST)
+    value = _look_up(file, key.lstrip("-").split("."), _DEEPEST)
     for _ in range(_DEEPEST):
         referred = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         if referred is None:

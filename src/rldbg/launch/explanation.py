@@ -188,7 +188,8 @@ def _execute(
     argv = (*request.argv, *more)
     if request.script is None and Path(request.argv[0]).name not in ("bash", "sh"):
         # A shell in front notes the command itself; `exec` keeps the words exactly as they are.
-        argv = ("bash", "-c", '"$@"', "bash", *argv)
+        # It is not the shell whose last command counts: that is the script's, which the command starts.
+        argv = ("bash", "-c", 'unset RLDBG_DRY_MAIN; "$@"', "bash", *argv)
     return execute(argv, cwd=request.cwd, script=script.absolute(), environment=environment, insist=insist)
 
 

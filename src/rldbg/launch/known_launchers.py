@@ -207,7 +207,9 @@ def _peel(launcher: Launcher, words: Sequence[str]) -> Peeled:
             module = True
             at += 1
             break
-        at += 2 if word.startswith("-") and "=" not in word and launcher.takes_value(word) else 1
+        # What follows is no value if it is an option itself: the value was a variable that is empty.
+        has_value = at + 1 < len(words) and not words[at + 1].startswith("--")
+        at += 2 if word.startswith("-") and "=" not in word and launcher.takes_value(word) and has_value else 1
     at += launcher.operands
     if launcher.operands and at < len(words) and words[at] == "--":
         at += 1

@@ -20,6 +20,8 @@ class OptionEntry:
     """Name of the option."""
     given: bool = False
     """Only when the command line has it."""
+    configured: bool = False
+    """With `given`: also when the file of `--config` has it, which the command line overrides."""
     program: str = ""
     """Only for programs that match one of these patterns."""
     not_program: str = ""
@@ -46,7 +48,8 @@ class OptionEntry:
     """Why it is changed, shown to the user."""
 
     def applies(self, program: Program, given: Mapping[str, str], configured: Collection[str] = ()) -> bool:
-        if self.otherwise or (self.given and self.key not in given):
+        is_given = self.key in given or (self.configured and self.key.lstrip("-") in configured)
+        if self.otherwise or (self.given and not is_given):
             return False
         if self.same_as and given.get(self.key, "").rstrip("/") != given.get(self.same_as, "").rstrip("/"):
             return False

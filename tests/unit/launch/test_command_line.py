@@ -31,6 +31,7 @@ from rldbg.launch.command_line import understand
             ["k=v"],
             ["uv run", "coverage run"],
         ),
+        ("torchrun --nnodes --node_rank --master_addr h -m pkg.sft", "module", "pkg.sft", [], ["torchrun"]),
         ("uv run rl @ rl.toml", "executable", "rl", ["@", "rl.toml"], ["uv run"]),
         ("torchrun --nproc_per_node=8 --nnodes 1 -m pkg.sft k=v", "module", "pkg.sft", ["k=v"], ["torchrun"]),
         ("torchrun --standalone --nproc-per-node 2 train.py --lr 1", "script", "train.py", ["--lr", "1"], ["torchrun"]),

@@ -274,6 +274,17 @@ def test_a_checkpoint_folder_that_only_the_configuration_names_is_not_shared_wit
     assert "++checkpointing.checkpoint_dir=results/grpo-Debug" in words
 
 
+def test_what_the_file_of_trl_names_is_kept_apart_as_well(tmp_path):
+    (tmp_path / "c.yaml").write_text("output_dir: data/real\nrun_name: grpo\nnum_train_epochs: 3\n")
+    words = armed("accelerate launch examples/scripts/grpo_vlm.py --config c.yaml", cwd=tmp_path)
+    assert "--run_name grpo-Debug --output_dir data/real-Debug --num_train_epochs 1" in words
+    assert "--output_dir other-Debug" in armed("trl grpo --config c.yaml --output_dir other", cwd=tmp_path)
+    (tmp_path / "c.yaml").write_text("learning_rate: 1e-6\n")
+    assert "--output_dir" not in armed("trl grpo --config c.yaml", cwd=tmp_path)
+    (tmp_path / "c.yaml").write_text("output_dir: data/real\n")
+    assert "--output_dir" not in armed("python my_train.py --config c.yaml --lr 1", cwd=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("folder", "option"),
     [

@@ -109,6 +109,8 @@ def _execute(words: dict[str, Any], scratch: Path, limit_s: float) -> DryRun:
             status = json.loads(pipe.readline() or b'{"isolation": "none", "failures": {"start": "it did not start"}}')
         ended = _wait(process, results, limit_s)
     last, last_command, condition = (*_words(results / "last"), "", "", "")[:3]
+    if last.startswith(":"):  # the shell in front of the command
+        last, last_command = "", ""
     return DryRun(
         isolation=status["isolation"],
         failures=status["failures"],
