@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rldbg.doctor.frames import is_standard, package_of, short
+from rldbg.doctor.interfaces import owner_of
 from rldbg.doctor.releases import as_numbers
 
 _FOLDER = Path(__file__).parent / "releases"
@@ -83,7 +84,8 @@ def told_by_history(said: str, frames: Sequence[str], releases: Mapping[str, str
     if query is None:
         return None
     around = {_PACKAGES.get(name, name) for frame in frames if (name := package_of(frame))}
-    around |= {_PACKAGES.get(root, root) for root in [query.symbol.partition(":")[0].partition(".")[0]]}
+    root = query.symbol.partition(":")[0].partition(".")[0]
+    around |= {_PACKAGES.get(root, root), owner_of(root)}
     changes = [change for change in _changes(query) if change.package in around]
     if len(changes) != 1 or not changes[0].fits(query, releases.get(changes[0].package, "")):
         return None
@@ -116,13 +118,13 @@ def _verdict(change: Change, query: _Query, frames: Sequence[str], installed: st
     if is_older:
         words = f"{package} has it since {since}, so the installed one{here} is older than {caller} needs"
         return Verdict(words, f"pip install -U '{package}>={since}'; or the release of {caller} for the installed one")
-    moved = f", it is in {place} since" if place else ""
+    moved = f" (it is in {place} now)" if place else ""
     if is_newer:
         words = (
-            f"{package} has it no more since {until}{moved}, so the installed one{here} is newer than {caller} knows"
+            f"{package} has not had it since {until}{moved}, so the installed one{here} is newer than {caller} knows"
         )
         return Verdict(words, f"pip install '{package}<{until}'; or a newer release of {caller}")
-    words = f"{package} has it only from {since} to before {until}{moved}, and the installed one is another"
+    words = f"{package} has it from {since} to before {until}{moved}, so the installed one is newer or older than that"
     return Verdict(words, f"pip install '{package}>={since},<{until}'; or a newer release of {caller}")
 
 
@@ -136,16 +138,18 @@ def _caller(frames: Sequence[str], package: str) -> str:
 
 
 def _changes(query: _Query) -> list[Change]:
-    return _symbols().get((query.kind, query.symbol), [])
+    asked = f"\n{query.kind} {query.symbol} ".encode()
+    found = []
+    for package, table in _tables().items():
+        at = table.find(asked)
+        if at >= 0:
+            words = table[at + len(asked) : table.index(b"\n", at + 1)].decode().split(" ")
+            found.append(Change(package, *("" if word == "-" else word for word in words)))
+    return found
 
 
 @lru_cache(maxsize=1)
-def _symbols() -> Mapping[tuple[str, str], list[Change]]:
-    found: dict[tuple[str, str], list[Change]] = {}
-    for file in sorted(_FOLDER.glob("*.txt.gz")):
-        package = file.name.removesuffix(".txt.gz")
-        for line in gzip.decompress(file.read_bytes()).decode().splitlines():
-            kind, symbol, *rest = line.split(" ")
-            since, until, place = ("" if word == "-" else word for word in rest)
-            found.setdefault((kind, symbol), []).append(Change(package, since, until, place))
-    return found
+def _tables() -> Mapping[str, bytes]:
+    """The lines of each package; read only when an error about an interface was found."""
+    files = sorted(_FOLDER.glob("*.txt.gz"))
+    return {file.name.removesuffix(".txt.gz"): b"\n" + gzip.decompress(file.read_bytes()) for file in files}

@@ -111,7 +111,7 @@ def _who_asks_whom(frames: Sequence[str], owner: str) -> str:
             f"does not fit itself, or its files are of two releases: {_show(inner)}; try the next release, or search "
             "its issues for this message."
         )
-    named = package_of(home) or next((package for package, shape in _OWNERS if shape.fullmatch(owner)), "")
+    named = package_of(home) or owner_of(owner)
     if named and named != inner:
         return f"{asks_there}, {owner} is of {named}; compare these releases: {_show(inner, named)}."
     outer = next(((package, frame) for package, frame in steps[1:] if package != inner), None)
@@ -146,6 +146,11 @@ def _who_asks_whom(frames: Sequence[str], owner: str) -> str:
         f"{asks_there}; it is a function of {inner} itself or of a package that {inner} calls, and one of them has "
         f"another release than this call was written for: {_show(inner)}."
     )
+
+
+def owner_of(name: str) -> str:
+    """The package of a class whose name says whose it is."""
+    return next((package for package, shape in _OWNERS if shape.fullmatch(name)), "")
 
 
 def _home_of(owner: str, frames: Sequence[str]) -> str:

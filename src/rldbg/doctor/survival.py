@@ -231,13 +231,14 @@ def came_after_end(evidence: LogEvidence, place: LogPlace) -> bool:
     return not any(
         f.place.file == place.file
         and f.place.offset > closed
-        and (_ends_in_vain(f) or (not is_said and _reached_main(f)))
+        and (_ends_in_vain(f) or (_reached_main(f) and (not is_said or f.place.speaker.rank)))
         for f in evidence.failures
     )
 
 
 def _reached_main(failure: Failure) -> bool:
-    """Whether an exception left all that the program's `main` called: where only a bar was full, that was no end."""
+    """Whether an exception left all that the program's `main` called: where only a bar was full, that was no end; and
+    what torch prints with the rank before it, nothing caught."""
     first = next(iter(failure.frames), "")
     return first.endswith(" in main") and "-packages/" not in first and not is_closing(failure)
 

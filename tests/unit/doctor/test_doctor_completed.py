@@ -112,3 +112,18 @@ def test_what_others_try_again_is_not_how_this_failure_was_dealt_with(verdict):
     memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79 GiB.\n"
     others = "(raylet) the lease of another worker was not granted and the pool is busy, will be retried\nloading\n"
     assert verdict(STEPS + memory + others).root_causes[0].id == "torch-cuda-oom"
+
+
+AFTER_TRAINING = """{{'train_runtime': 310.2, 'epoch': 1.0}}
+{0}Traceback (most recent call last):
+{0}  File "/w/grpo.py", line 254, in main
+{0}    metrics = trainer.evaluate()
+{0}  File "/v/lib/python3.12/site-packages/quilt/sew.py", line 4, in evaluate
+{0}    hem(model.seam)
+{0}AttributeError: 'FrobModel' object has no attribute 'seam'
+"""
+
+
+@pytest.mark.parametrize(("prefix", "said"), [("[rank4]: ", "found"), ("", "healthy")])
+def test_what_torch_prints_with_the_rank_after_training_was_not_caught(prefix, said, verdict):
+    assert verdict(AFTER_TRAINING.format(prefix)).verdict == said
