@@ -65,6 +65,7 @@ async def _serve(options: ServiceOptions) -> None:
     broker = Broker(token=token, run=options.run, replaces=options.replaces)
     state = broker.state
     state.sessions.breaks.keep_in(options.run / "breakpoints.json", owner=options.owner_pid)
+    state.holds.keep_in(options.run / "exception_holds.json", state.sessions.files, owner=options.owner_pid)
     if options.ray_url:
         # A broker of a run never needs these, and starts faster without them.
         from rldbg.live.external_ray.attached_workers import AttachedWorkers
@@ -114,6 +115,7 @@ async def _serve(options: ServiceOptions) -> None:
         with contextlib.suppress(OSError):
             file.unlink()
         state.sessions.breaks.forget_file()
+        state.holds.forget_file()
         for task in tasks:
             task.cancel()
         for server in servers:

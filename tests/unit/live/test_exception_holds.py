@@ -17,6 +17,7 @@ from rldbg.agent.post_mortem import (
     raising_line,
 )
 from rldbg.live.broker.exception_holds import ExceptionHolds
+from rldbg.live.broker.kept_files import KeptFiles
 from rldbg.live.broker.processes import Process
 from rldbg.reports.processes import notes
 
@@ -214,3 +215,43 @@ def test_a_process_that_runs_again_is_not_shown_where_it_raised(where, shown):
     place = {"file": "train.py", "line": 7, "function": "load", "message": "ValueError: no"}
     facts = _crashed(1, 700, "", where=where, **place).to_dict()
     assert (facts["file"], facts["message"]) == (shown, "ValueError: no")
+
+
+def test_a_broker_that_is_killed_leaves_what_was_spent_to_the_next(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("rldbg.live.broker.exception_holds.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    file = tmp_path / "exception_holds.json"
+
+    def broker(*processes, owner=1):
+        holds = ExceptionHolds(processes)
+        holds.keep_in(file, KeptFiles(), owner=owner)
+        return holds
+
+    # GIVEN a task that was held for 20 of 60 s
+    task = _crashed(1, 700, "", where="task")
+    first = broker(task)
+    assert first.decide(task) == {"hold_s": 60.0}
+    clock[0] += 20.0
+    asyncio.run(_released(first, task))
+    # WHEN the broker is killed THEN the next one knows the kind and the time
+    again, other = _crashed(1, 700, "", where="task"), _crashed(2, 701, "", where="task")
+    second = broker(again, other)
+    assert "reason" in second.decide(again) and second.decide(other) == {"hold_s": 40.0}
+    # AND one of another run, or one after a broker that was told to end, begins anew
+    assert broker(_crashed(1, 700, ""), owner=2).spent_s == 0.0
+    second.forget_file()
+    assert broker(_crashed(1, 700, "")).spent_s == 0.0
+
+
+async def _released(holds, process):
+    """The end of a hold: its process ends."""
+    process.ended_at = 1.0
+    await holds.follow(process)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"owner": 1, "spent_s": "x", "handled_s": 0, "kinds": []}'])
+def test_a_file_that_is_none_of_ours_is_no_budget(tmp_path, text):
+    (tmp_path / "holds.json").write_text(text)
+    holds = ExceptionHolds([])
+    holds.keep_in(tmp_path / "holds.json", KeptFiles(), owner=1)
+    assert holds.spent_s == 0.0

@@ -2,15 +2,19 @@
 
 An exception that ends its process is held; of those in tasks, children and threads the first of each kind (type and
 raising line). All holds of a run together have one budget of wall-clock time. What exceptions that may be handled took
-of it does not count for one that ends a process, up to half of the budget.
+of it does not count for one that ends a process, up to half of the budget. A killed broker leaves what was spent to the
+next one.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rldbg.agent import Message
+from rldbg.live.broker.kept_files import KeptFiles
 from rldbg.live.broker.processes import Process, ProcessTable
 
 # Between the decision to hold a process and its report that it waits.
@@ -33,6 +37,33 @@ class ExceptionHolds:
         # Holds whose exception a caller may handle: since when those that last, and how long the others took.
         self._handled: dict[Process, float] = {}
         self._handled_s = 0.0
+        self._file: tuple[Path, KeptFiles, int] | None = None
+
+    def keep_in(self, file: Path, files: KeptFiles, *, owner: int) -> None:
+        """Writes what was spent to this file from now on, and begins with what a killed broker of the same owner had
+        spent."""
+        self._file = (file, files, owner)
+        try:
+            body = json.loads(file.read_text(encoding="utf-8"))
+            if body["owner"] == owner:
+                spent_s, handled_s = float(body["spent_s"]), float(body["handled_s"])
+                self._kinds, self._spent_s, self._handled_s = set(map(str, body["kinds"])), spent_s, handled_s
+        except (OSError, ValueError, KeyError, TypeError):
+            # No file, or not one of ours.
+            return
+
+    def forget_file(self) -> None:
+        """The broker was told to end: the next one begins with the whole budget."""
+        if self._file is not None:
+            self._file[0].unlink(missing_ok=True)
+
+    def _save(self) -> None:
+        if self._file is None:
+            return
+        file, files, owner = self._file
+        spent = {"spent_s": self.spent_s, "handled_s": self._handled_s, "kinds": sorted(self._kinds)}
+        body = {"schema_version": 1, "owner": owner} | spent
+        files.write(file, json.dumps(body), "a broker that replaces this one holds exceptions anew")
 
     def note(self, process: Process, crash: Message) -> None:
         """Shows a crash whose decision is to come, unless another one of the process is held or comes first: methods
@@ -90,6 +121,7 @@ class ExceptionHolds:
         crash["spent_at_end_s"] = self.spent_s + left_s
         if crash.get("where") != "process":
             self._handled[process] = time.monotonic()
+        self._save()
 
     async def take_over(self, process: Process) -> None:
         """Continues a hold of a killed broker with the remaining time."""
@@ -134,6 +166,7 @@ class ExceptionHolds:
         self._held.discard(process)
         if process in self._handled:
             self._handled_s += time.monotonic() - self._handled.pop(process)
+        self._save()
         process.touch()
 
     async def ended(self, whose: Sequence[str] = ()) -> Message:
