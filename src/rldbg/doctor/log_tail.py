@@ -20,7 +20,7 @@ _BAR = re.compile(r"(?<![\d.])(?P<done>[\d.]{1,9}[kMGT]?)/(?P<total>[\d.]{1,9}[k
 """How progress bars count items, and bytes."""
 _WAITS = re.compile(r"(?i)\b(?:wait(?:ing|s)?|polling|not (?:yet )?ready|ready ?[=:] ?false)\b")
 _NOTHING_CAME = re.compile(
-    r"(?i)\b(?:no|nothing|not|still)\b.{0,80}\b(?:in|for|after|since) (?:the last )?"
+    r"(?i)\b(?:no|nothing|not|still (?:waiting|blocked|stuck|pending))\b.{0,80}\b(?:in|for|after|since) (?:the last )?"
     r"\d+(?:\.\d+)? ?(?:s|secs?|seconds|min|minutes)\b"
 )
 _IDLE = re.compile(r"(?i)\b(?:requests?|jobs?|prompts?|traffic|idle|clients?|new data|work items?)\b")

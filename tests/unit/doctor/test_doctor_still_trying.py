@@ -69,6 +69,7 @@ def test_a_log_that_ends_while_nothing_comes_is_not_healthy(end, verdict):
         STUCK.format(n=1),
         STUCK.format(n=1) + STUCK.format(n=2) + "INFO 10-22 09:39:49 [core.py:7] ready\n",
         STUCK.format(n=1) + "step:4 - loss:0.2\n" + STUCK.format(n=2),
+        "INFO 10:00:00 trainer still running after 600 s\nINFO 10:10:00 trainer still running after 1200 s\n",
         "INFO 10:00:01 no requests in 60 seconds\nINFO 10:01:01 no requests in 60 seconds\n",
         "Waiting for debugger to attach\nDebugger attached\nstep:3 - loss:0.2\nstep:4 - loss:0.2\n",
     ],
