@@ -32,9 +32,8 @@ _NO_LOG = re.compile(
     r"\.(?:pth?|bin|safetensors|npy|npz|parquet|arrow|onnx|gguf|pkl|pickle|png|jpe?g|gif|pdf|mp4|so|o|a|pyc|whl|zip|tar|tgz"
     r"|zst|xz|bz2|nsys-rep|qdrep|qdstrm|sqlite|db|lock|pid|sock|ya?ml|toml|py|md|sh|cfg|ini|rst|html)"
 )
-_NOT_LOGS = frozenset(
-    ("run.json", "run_settings.json", "broker.json", "functions.sh", "metrics.jsonl", "ray_current_cluster")
-)
+_OF_BROKER = frozenset(("broker.json", "breakpoints.json", "exception_holds.json"))
+_NOT_LOGS = _OF_BROKER | {"run.json", "run_settings.json", "functions.sh", "metrics.jsonl", "ray_current_cluster"}
 _OF_A_RUN = frozenset(("armed", "stacks", "profiles", "reports"))
 """Folders of a run that hold no logs; its reports quote them."""
 _RAY_WORKER = re.compile(r"(?:python-core-)?worker-(?P<id>[0-9a-f]{20,})-[0-9a-f]*-?(?P<pid>\d+)\.")
