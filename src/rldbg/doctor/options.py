@@ -3,7 +3,6 @@
 argparse prints its usage above the error, with all options that the installed release has.
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -89,6 +88,8 @@ def _steps(program: str, package: str) -> tuple[str, ...]:
 
 
 def _nearest(asked: str, known: Sequence[str]) -> str:
+    import difflib
+
     return next(iter(difflib.get_close_matches(asked, sorted(set(known) - {asked}), n=1, cutoff=0.75)), "")
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rldbg.core import ExitCode, Finding, Run, Severity, redact_text, write_whole
-from rldbg.doctor.arithmetic import broken_rules, told_by_numbers
 from rldbg.doctor.attempts import Attempt, attempts_in
 from rldbg.doctor.causes import told_above, told_cause
 from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
@@ -26,10 +25,9 @@ from rldbg.doctor.library import Library
 from rldbg.doctor.long_phases import long_phases
 from rldbg.doctor.mentions import Mention, mentions, words_of_nccl
 from rldbg.doctor.native_stacks import crashed_library
+from rldbg.doctor.operations import unfit_calls
 from rldbg.doctor.patterns import SearchIndex
 from rldbg.doctor.probes import probe_machine
-from rldbg.doctor.refinements import refined
-from rldbg.doctor.release_fit import unfit_calls
 from rldbg.doctor.root_cause import judge
 from rldbg.doctor.run_evidence import stack_findings
 from rldbg.doctor.scan import Scanner
@@ -119,12 +117,20 @@ def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource], lib
     led = [
         *long_phases(evidence, sources),
         *uses_while_asleep(evidence, sources, library),
-        *broken_rules(evidence, sources, library),
+        *_broken_rules(evidence, sources, library),
         *unfit_calls(evidence),
     ]
     for hit in (each for each in led if each.entry in library.entries):  # a folder of entries may replace all
         evidence.hits.append(hit)
         evidence.counts[hit.entry] = evidence.counts.get(hit.entry, 0) + 1
+
+
+def _broken_rules(evidence: LogEvidence, sources: Sequence[LogSource], library: Library) -> Iterator[Hit]:
+    """Those of `broken_rules`; a log without exceptions does not pay for their module."""
+    if any(failure.kind.endswith("AssertionError") for failure in evidence.failures):
+        from rldbg.doctor.arithmetic import broken_rules
+
+        yield from broken_rules(evidence, sources, library)
 
 
 def conclude(
@@ -148,6 +154,8 @@ def conclude(
     crashed = _crashed_library(judgement, sources)
 
     def cause_of(sighting: Sighting) -> Cause:
+        from rldbg.doctor.refinements import refined
+
         plain = told_cause(sighting, judgement, evidence, probes, environment)
         cause = refined(plain, sighting, judgement, evidence, sources)
         if cause is plain and (told := told_above(sighting, judgement, evidence, sources)):
@@ -163,6 +171,8 @@ def conclude(
     explained = found and not _says_little(judgement)
     steps = [] if explained or not failed else list(next_steps(judgement, evidence, library, flights, says, crashed))
     if steps and (error := judgement.first_error) and not found:
+        from rldbg.doctor.arithmetic import told_by_numbers
+
         told = told_by_numbers(error, sources) or told_before(error.place, error.message, sources)
         steps[1:1] = filter(None, [redact_text(told)])
     if exit_code not in _NOT_A_FAILURE and not failed:

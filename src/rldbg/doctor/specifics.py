@@ -11,8 +11,8 @@ from rldbg.doctor.exception_lines import last_error
 from rldbg.doctor.frames import CALLS_THROUGH, package_of, short
 from rldbg.doctor.interfaces import interface
 from rldbg.doctor.none_values import none_in_line
+from rldbg.doctor.operations import unfit_call
 from rldbg.doctor.options import absent_option
-from rldbg.doctor.release_fit import unfit_call
 from rldbg.doctor.signals import sender_of
 
 _PREFIX = re.compile(
