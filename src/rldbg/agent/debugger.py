@@ -85,10 +85,13 @@ class Debugger:
                 with _hooks_kept():
                     debugpy.configure(subProcess=False)
                     debugpy.connect(relay.address, access_token=relay.secret)
-            except (OSError, RuntimeError) as error:
+            except BaseException as error:
+                # Also Ctrl-C: a program that goes on after it can be stopped again.
                 self._relay = None
                 relay.close()
-                raise NoDebugger(f"debugpy could not connect: {error}") from error
+                if isinstance(error, OSError | RuntimeError):
+                    raise NoDebugger(f"debugpy could not connect: {error}") from error
+                raise
             self._tracing.arm(_trace_this_thread)
             return number
 

@@ -135,6 +135,10 @@ class Agent:
             # Without the lock: the thread may be stopped inside this call, and another thread must be able to resume
             # it.
             suspend()
+        except KeyboardInterrupt:
+            # It came while the debugger was being loaded, and is shown where the program waits for that.
+            self._link.tell("stop_failed", {"stop": number, "reason": "it was interrupted (Ctrl-C)"})
+            raise KeyboardInterrupt from None
         except Exception as error:  # noqa: BLE001 - a stop that fails must not fail the program
             self._link.tell("stop_failed", {"stop": number, "reason": f"{type(error).__name__}: {error}"})
             say(f"cannot stop at {where}: {error}; continuing")
