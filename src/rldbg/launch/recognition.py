@@ -23,7 +23,7 @@ CommandKind = Literal["training", "other"]
 
 _NEVER = word_set(
     "prepare prep preprocess preprocessing download convert converter merge merger tokenize tokenizer dataset datasets "
-    "upload install setup dump"
+    "upload install setup dump args arguments"
 )
 _NOT_FIRST = word_set(
     "check checks metric metrics eval evaluate evaluation validate test tests summary report compare "

@@ -67,6 +67,7 @@ def test_training_of_each_framework(line, framework):
         "python download_datasets.py --train",
         "python run.py prepare tiny",
         "python examples/data_preprocess/dapo_multiturn.py",
+        "python pretrain_args.py --lr 1",
         "python -m deepspeed.checkpoint.ds_to_universal --input_folder x",
     ],
 )
