@@ -17,6 +17,10 @@ _ASSERT = re.compile(r"assert (?P<rest>.+)")
 _MESSAGE = re.compile(r", ?(?:\(|\w{0,2}[\"'])")
 _SETTINGS_OF = re.compile(r"(?:^|\.)(?:args|cfg|config|configs|conf|hparams|opts?|FLAGS|settings|params)\.[a-z_]")
 """How a program calls what holds its settings."""
+_OF_LAYOUT = re.compile(
+    r"(?i)world|rank|gpu|device|node|num_|_size$|parallel|(?:^|_|\.)[dtpce]p(?:$|_)|workers|engines"
+)
+"""What a rule on settings may compare them with that is none itself."""
 _IS_RULE = (ast.Mod, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq)
 _MATHS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
@@ -96,7 +100,8 @@ def _condition(tree: ast.expr, settings: LoggedSettings) -> Condition:
     result = _value(tree, values)
     text = ast.unparse(tree)
     is_rule = any(isinstance(node, _IS_RULE) for node in ast.walk(tree))
-    is_named = any(_SETTINGS_OF.search(name) for name in names)
+    others = [name for name in names if not _SETTINGS_OF.search(name) and name not in values]
+    is_named = any(map(_SETTINGS_OF.search, names)) and all(map(_OF_LAYOUT.search, others))
     sides = [tree.left, *tree.comparators] if isinstance(tree, ast.Compare) else []
     sums = [(ast.unparse(side), value) for side in sides if (value := _sum(side, values)) is not None]
     holds = None if result is None else bool(result)

@@ -4,6 +4,7 @@ that asks."""
 import re
 from collections.abc import Iterator, Sequence
 
+from rldbg.doctor.evidence import Failure
 from rldbg.doctor.frames import CALLS_THROUGH, asks, is_go_between, is_standard, package_of, short
 from rldbg.frameworks import frameworks
 
@@ -45,6 +46,11 @@ _DISTRIBUTIONS = {
 }
 """What pip calls packages whose modules have another name."""
 _LONG_ENOUGH = 5
+_CALLED = re.compile(r"([A-Za-z_]\w*)\(")
+_CALLS_ANY = frozenset(
+    {"fn", "func", "f", "method", "target", "call", "wrapped", "forward", "super", "getattr", "partial"}
+)
+"""What wrappers call the function of anybody."""
 
 
 def interface(said: str, frames: Sequence[str]) -> str:
@@ -76,6 +82,30 @@ def interface(said: str, frames: Sequence[str]) -> str:
     if attribute["kind"] == "module":
         return _of_package(what, attribute["owner"], frames)
     return f"{what}; {_who_asks_whom(frames, attribute['owner'])}" if frames else f"{what}."
+
+
+def given_function(failure: Failure) -> str:
+    """Where a package calls a function that it was given under another name, as a reward: who passes what to it, and
+    what the function must take."""
+    argument = _ARGUMENT.search(failure.headline)
+    called = _CALLED.findall(failure.code)
+    asking = next((frame for frame in reversed(failure.frames) if not is_standard(frame)), "")
+    package = package_of(asking)
+    if argument is None or len(called) != 1 or not package or not re.fullmatch(r"[a-z_]\w*", argument["callee"]):
+        return ""
+    callee, name = argument["callee"], called[0]
+    if callee == name or name in _CALLS_ANY:
+        return ""
+    if argument["extra"]:
+        what = f"{callee}() does not take the argument {argument['extra']}, which {package} passes"
+        must = f"let {callee} take {argument['extra']}, or **kwargs"
+    elif argument["missing"]:
+        what = f"{callee}() needs {argument['missing']}, which {package} does not pass"
+        must = f"give its arguments the names that {package} passes (for a reward the columns of the data)"
+    else:
+        what = f"{callee}() takes {argument['takes']} arguments and {package} passes {argument['given']}"
+        must = f"let {callee} take what {package} passes"
+    return f"{what}: it is a function that {package} was given, and calls as {name} at {short(asking)}; {must}."
 
 
 def _without_wrappers(frames: Sequence[str]) -> Sequence[str]:

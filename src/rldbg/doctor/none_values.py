@@ -29,7 +29,11 @@ _OPERATORS: Mapping[str, type[ast.operator] | type[ast.cmpop]] = {
     ">": ast.Gt,
     ">=": ast.GtE,
 }
-_OF_SETTINGS = re.compile(r"(?:^|\.)(?:args|cfg|config|conf|hparams|opts?|FLAGS|settings)\.(?P<key>\w+(?:\.\w+)*)$")
+_OF_SETTINGS = re.compile(
+    r"^(?:self\.|trainer\.)?(?P<holder>_?(?:args|cfg|config|conf|hparams|opts?|FLAGS|settings))\.(?P<key>\w+(?:\.\w+)*)$"
+)
+"""A setting of the program; that of a model (`model.config`) nobody gives."""
+_FLAGS = ("args", "opt", "opts", "FLAGS")
 _NOT_MADE = (
     ast.Constant,
     ast.BinOp,
@@ -60,12 +64,15 @@ def none_in_line(failure: Failure) -> str:
 
 
 def settings_not_given(failure: Failure) -> list[str]:
-    """The settings that are None in the failing line, each with its option of a command line; nothing where it can have
-    been anything else."""
+    """The settings that are None in the failing line, each with its option where it is one of a command line; nothing
+    where it can have been anything else."""
     names = _none_names(failure)
-    keys = [key["key"] for name in names if (key := _OF_SETTINGS.search(name))]
-    shown = [f"{key} (--{key.rpartition('.')[2].replace('_', '-')})" for key in keys]
-    return shown if len(keys) == len(names) else []
+    found = [setting for name in names if (setting := _OF_SETTINGS.search(name))]
+    shown = [
+        f"{each['key']} (--{each['key'].replace('_', '-')})" if each["holder"] in _FLAGS else each["key"]
+        for each in found
+    ]
+    return shown if len(found) == len(names) else []
 
 
 def _none_names(failure: Failure) -> list[str]:

@@ -9,6 +9,7 @@ from rldbg.doctor.allocations import is_of_memory
 from rldbg.doctor.arithmetic import told_by_numbers
 from rldbg.doctor.diagnosis import Cause
 from rldbg.doctor.evidence import Failure, LogEvidence
+from rldbg.doctor.interfaces import given_function
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.none_values import settings_not_given
 from rldbg.doctor.options import Refusal, refused_option
@@ -30,6 +31,9 @@ def refined(
         return _of_refusal(cause, refusal)
     if options := settings_not_given(failure):
         return _of_settings(cause, " or ".join(options))
+    if given := given_function(failure):
+        step = given.rpartition("; ")[2].rstrip(".")
+        return replace(cause, fix=(f"{step[:1].upper()}{step[1:]}", *cause.fix))
     if fit := told_by_releases(failure, cause.detail, sources):
         return replace(cause, detail=redact_text(fit.detail), fix=(*fit.fix, *cause.fix))
     return cause

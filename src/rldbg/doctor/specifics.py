@@ -9,7 +9,7 @@ from rldbg.doctor.deaths import who_died
 from rldbg.doctor.evidence import Failure
 from rldbg.doctor.exception_lines import last_error
 from rldbg.doctor.frames import CALLS_THROUGH, package_of, short
-from rldbg.doctor.interfaces import interface
+from rldbg.doctor.interfaces import given_function, interface
 from rldbg.doctor.none_values import none_in_line
 from rldbg.doctor.operations import unfit_call
 from rldbg.doctor.options import absent_option
@@ -72,6 +72,8 @@ def specifics(failure: Failure) -> str:
         return f"NCCL's last error is: {says}"
     if told := none_in_line(failure):
         return f"{failure.headline}: {told}; the failing line is: {failure.code}"
+    if told := given_function(failure):
+        return told
     sentences = (each(said, failure.frames) for each in _TELLERS)
     shown = (
         f"{failure.headline}; the failing line is: {failure.code}"

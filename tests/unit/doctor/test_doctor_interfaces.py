@@ -110,3 +110,40 @@ def test_a_reason_that_is_stated_gets_no_hint_to_print_the_condition(verdict, sa
     log = f'Traceback (most recent call last):\n  File "{LIB}quilt/sew.py", line 3, in sew\n    check(7)\n{said}\n'
     words = "\n".join(verdict(log).next)
     assert "both sides" not in words
+
+
+GIVEN = f"""Traceback (most recent call last):
+  File "{LIB}quilt/rewards.py", line 84, in score_all
+    {{code}}
+TypeError: {{said}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "words"),
+    [
+        (
+            "score = self.compute_score(",
+            "my_score() got an unexpected keyword argument 'seam'",
+            "let my_score take seam",
+        ),
+        ("out = reward_func(", "accuracy() missing 1 required positional argument: 'solution'", "columns of the data"),
+        (
+            "return self.scorer(row)",
+            "my_score() takes 1 positional argument but 2 were given",
+            "let my_score take what",
+        ),
+    ],
+)
+def test_a_function_that_a_package_was_given_is_told_from_its_own(code, said, words, verdict):
+    detail = verdict(GIVEN.format(code=code, said=said)).root_causes[0].detail
+    assert "a function that quilt was given" in detail
+    assert words in detail
+
+
+@pytest.mark.parametrize(
+    "code", ["score = my_score(seam=1)", "return fn(*args, **kwargs)", "x = first(a) + second(b)", ""]
+)
+def test_a_function_under_its_own_name_was_not_given(code, verdict):
+    log = GIVEN.format(code=code, said="my_score() got an unexpected keyword argument 'seam'")
+    assert "was given" not in verdict(log).root_causes[0].detail

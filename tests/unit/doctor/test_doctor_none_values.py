@@ -33,7 +33,7 @@ NOT_ITERABLE = "'NoneType' object is not iterable"
             "TypeError",
             TIMES.replace("*", "+="),
             "total += cfg.margin",
-            "cfg.margin is None: the setting margin (--margin)",
+            "cfg.margin is None: the setting margin was not given",
         ),
         (
             "TypeError",
@@ -51,7 +51,7 @@ NOT_ITERABLE = "'NoneType' object is not iterable"
             "AttributeError",
             "'NoneType' object has no attribute 'lower'",
             "elif config.data.kind.lower() == 'a':",
-            "the setting data.kind (--kind)",
+            "the setting data.kind was not given",
         ),
         ("TypeError", NO_ITEMS, 'rows = batch["seam"]', "batch is None"),
         ("TypeError", NO_ITEMS, "for row in table[3]:", "table is None"),
@@ -76,6 +76,12 @@ NOT_ITERABLE = "'NoneType' object is not iterable"
 )
 def test_the_name_that_is_none_is_told(kind, said, code, told):
     assert told in none_in_line(Failure(kind, said, PLACE, ("/w/a.py:3 in f",), code))
+
+
+def test_what_a_model_does_not_have_is_no_setting():
+    said = "'NoneType' object has no attribute 'seam'"
+    failure = Failure("AttributeError", said, PLACE, ("/w/a.py:3 in f",), "x = model.config.head.seam")
+    assert none_in_line(failure) == "model.config.head is None"
 
 
 @pytest.mark.parametrize(
