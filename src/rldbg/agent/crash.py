@@ -59,6 +59,11 @@ def is_second_hand(error: BaseException) -> bool:
     """Whether a launcher only reports that a process it started has failed: there is nothing to inspect in it."""
     if type(error).__module__ == "torch.multiprocessing.spawn":
         return True
+    return is_launchers_report(error)
+
+
+def is_launchers_report(error: BaseException) -> bool:
+    """Whether a launcher of ranks only says that they have failed."""
     launches = any(word in sys.argv[0] for word in ("torchrun", "accelerate", "deepspeed", "torch/distributed"))
     return type(error).__name__ == "ChildFailedError" or (launches and type(error).__name__ == "CalledProcessError")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from .crash import crash_record, is_second_hand, is_told_by_child, write_crash
+from .crash import crash_record, is_launchers_report, is_second_hand, is_told_by_child, write_crash
 from .framing import FAREWELL, Message, WireError
 from .identity import is_read_by_its_starter, is_silenced_by_its_starter
 from .link import REDIAL_S, Link, NoBroker
@@ -75,6 +75,8 @@ class PostMortem:
         self._crashes += 1
         record = self._record(error, where)
         is_repeated = is_second_hand(error) and is_told_by_child(self._settings.run / "crashes", record["who"])
+        if is_repeated and is_launchers_report(error):
+            return
         path = None if is_repeated else self._write(record)
         top = (record["exceptions"][0]["frames"] or [{}])[0]
         facts = {name: top.get(name) for name in ("file", "line", "function")}
