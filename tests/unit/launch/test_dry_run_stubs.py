@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from rldbg.launch.dry_run.calls import PREFIX
 from rldbg.launch.dry_run.stub import respond
 
@@ -38,3 +40,17 @@ def test_a_step_of_several_nodes_runs_once_per_task() -> None:
 def test_the_folders_of_a_container_of_slurm_are_not_here() -> None:
     assert respond(["srun", "--container-image=i", "sh", "x.sh"], {}).environment[f"{PREFIX}_ELSEWHERE"] == "1"
     assert f"{PREFIX}_ELSEWHERE" not in respond(["srun", "bash", "x.sh"], {}).environment
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        ("https://host/a/Megatron-LM -b dev", "Megatron-LM"),
+        ("--depth 1 git@host:a/verl.git", "verl"),
+        ("-b main https://host/a/b.git out/here --recursive", "out/here"),
+    ],
+)
+def test_the_folder_of_a_clone_is_there(words: str, folder: str) -> None:
+    reply = respond(["git", "clone", *words.split()], {})
+    assert (reply.argv, reply.real) == (("mkdir", "-p", "--", folder), True)
+    assert respond(["git", "clone", *words.split()], {f"{PREFIX}_KEEP_OTHERS": "1"}).argv == ()

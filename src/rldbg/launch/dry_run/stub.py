@@ -25,6 +25,10 @@ _DEEPEST = 8
 _MOST_TASKS = 8
 _SHELLS = word_set("bash sh env nohup timeout nice stdbuf time setsid")
 _HARMLESS_GIT = word_set("rev-parse describe log status config branch show diff ls-files remote symbolic-ref")
+_CLONE_VALUES = word_set(
+    "-b --branch --depth -o --origin -c --config -u --upload-pack -j --jobs --reference --template --filter "
+    "--shallow-since --shallow-exclude --separate-git-dir"
+)
 _HARMLESS_SMI = re.compile(r"-L|-q|topo|--list-gpus|--query-.*|--format=.*|-m|-i|-d|\d+|[A-Z,]+|--id=.*|--display=.*")
 
 RECORDED = word_set(
@@ -183,7 +187,19 @@ def _scontrol(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
 
 def _git(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
     verb = next((word for word in argv[1:] if not word.startswith("-") and "/" not in word and "=" not in word), "")
+    if verb == "clone" and argv[1] == verb and f"{PREFIX}_KEEP_OTHERS" not in environment:
+        # Scripts go on in the folder; it is one of the throw-away layer.
+        return StubReply(argv=("mkdir", "-p", "--", _cloned_folder(argv[2:])), real=True)
     return StubReply(argv=tuple(argv), real=True) if verb in _HARMLESS_GIT else StubReply()
+
+
+def _cloned_folder(words: Sequence[str]) -> str:
+    """Where `git clone` puts a repository: the second operand, else the last part of the address."""
+    values = [at + 1 for at, word in enumerate(words) if word in _CLONE_VALUES]
+    operands = [word for at, word in enumerate(words) if not word.startswith("-") and at not in values]
+    if len(operands) > 1:
+        return operands[1]
+    return re.split(r"[/:]", operands[0].rstrip("/"))[-1].removesuffix(".git") if operands else "."
 
 
 def _nvidia_smi(argv: Sequence[str], environment: Mapping[str, str]) -> StubReply:
