@@ -166,3 +166,15 @@ def test_a_batch_script_ends_where_it_ends(folder):
     (early,) = [hazard for hazard in found.hazards if hazard.id == "launch.stops-early"]
     assert early.where == f"{script}:4"
     assert [each.command.program.name for each in found.trainings] == ["train_ppo.py"]
+
+
+def test_a_command_of_several_lines_begins_where_its_first_one_is(folder):
+    text = 'PY="python train_ppo.py"\n$PY \\\n  --run_name x \\\n  --lr 1 2>&1 | tee log\n'
+    found = explained(folder, text)
+    assert [each.command.call.line for each in found.trainings] == [2]
+    assert {"launch.shared-log", "launch.exit-status-lost"} <= {hazard.id for hazard in found.hazards}
+
+
+def test_a_program_that_a_variable_names_which_nobody_sets_is_named(folder):
+    asks = "set -u\n$COMMAND \\\n  --run_name x\n"
+    assert steps(folder, asks) == "set COMMAND: rldbg run --env COMMAND=VALUE HERE/run.sh"

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from rldbg.core import UsageError
@@ -25,6 +26,8 @@ class ScriptLine:
 
     number: int
     text: str
+    last: int = 0
+    """The number of its last line."""
 
 
 def check_syntax(script: Path, shell: str) -> None:
@@ -72,10 +75,20 @@ def logical_lines(text: str) -> list[ScriptLine]:
             continue
         joined += raw
         if joined.strip() and not joined.strip().startswith("#"):
-            found.append(ScriptLine(start, joined.strip()))
+            found.append(ScriptLine(start, joined.strip(), number))
         match = _HEREDOC.search(joined)
         heredoc, joined = (match[1] if match else ""), ""
     return found
+
+
+def first_line(file: str, number: int) -> int:
+    """Where the command begins that has a line of this number: a shell may tell of a later one."""
+    return next((line.number for line in _lines_of(read_text(file)) if line.number <= number <= line.last), number)
+
+
+@lru_cache(maxsize=16)
+def _lines_of(text: str) -> list[ScriptLine]:
+    return logical_lines(text)
 
 
 def read_commands(script: Path) -> list[ShellCall]:
@@ -87,8 +100,8 @@ def read_commands(script: Path) -> list[ShellCall]:
         except ValueError:
             continue
         start = next((at for at, word in enumerate(words) if is_interpreter(word) or peel(words[at:])), None)
-        if start is None:
-            continue
+        if start is None or "read" in words[:start]:
+            continue  # `while read -r python count`
         end = next(
             (
                 at

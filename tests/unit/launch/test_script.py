@@ -87,3 +87,8 @@ def test_no_bash(tmp_path):
 
     with pytest.raises(PrerequisiteError, match="bash is not installed"):
         resolve_command([str(script)], path=str(tmp_path))
+
+
+def test_a_variable_that_is_read_is_no_command(tmp_path):
+    script = write(tmp_path, "while read -r python count; do echo $python; done < list\npython x.py\n")
+    assert [call.argv for call in read_commands(script)] == [("python", "x.py")]

@@ -20,6 +20,7 @@ from rldbg.launch.dry_run.calls import PREFIX, ShellCall, read_calls
 from rldbg.launch.dry_run.stillness import Effort, Stillness
 from rldbg.launch.dry_run.stub import ALWAYS, LENIENT, PIP, PIP_QUESTIONS, RECORDED, SILENT
 from rldbg.launch.profile import commands
+from rldbg.launch.script import first_line
 
 METHODS = ("namespaces", "landlock", "unprivileged")
 _PRELUDE = Path(__file__).parent / "shell" / "prelude.sh"
@@ -114,16 +115,25 @@ def _execute(words: dict[str, Any], scratch: Path, limit_s: float) -> DryRun:
     return DryRun(
         isolation=status["isolation"],
         failures=status["failures"],
-        calls=tuple(_without_stubs(call, scratch / "bin") for call in read_calls(results / "calls")),
+        calls=tuple(_without_stubs(_where_it_begins(call), scratch / "bin") for call in read_calls(results / "calls")),
         exit_code=process.returncode,
         output=_text(results / "output"),
-        last=last,
+        last=_first(last),
         last_command=last_command,
-        condition=condition,
+        condition=_first(condition),
         empty=_by_place(_words(results / "empty")),
-        passed=tuple(_text(results / "passed").split("\n")[:-1]),
+        passed=tuple(map(_first, _text(results / "passed").split("\n")[:-1])),
         ended=ended,
     )
+
+
+def _where_it_begins(call: ShellCall) -> ShellCall:
+    return replace(call, line=first_line(call.file, call.line)) if call.line else call
+
+
+def _first(place: str) -> str:
+    file, _, number = place.rpartition(":")
+    return f"{file}:{first_line(file, int(number))}" if file and number.isdigit() else place
 
 
 def _without_stubs(call: ShellCall, bin_folder: Path) -> ShellCall:
@@ -163,7 +173,7 @@ def _words(file: Path) -> list[str]:
 def _by_place(words: Sequence[str]) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for place, name in zip(words[::2], words[1::2], strict=False):
-        found.setdefault(place, set()).add(name)
+        found.setdefault(_first(place), set()).add(name)
     return {place: frozenset(names) for place, names in found.items()}
 
 

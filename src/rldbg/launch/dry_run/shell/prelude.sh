@@ -128,7 +128,11 @@ __rldbg_called_by_path() {
   first=${BASH_REMATCH[0]}
   [[ $first == */* || $first == *'$'* ]] || return 0
   # Only names and variables can be in `first`, so this expands them and runs nothing.
-  eval "program=( $first )" 2>/dev/null || return 0
+  # The script itself is to end, and to say why, if it demands (set -u) a variable that has no value.
+  local options=$-
+  set +u
+  eval "program=( $first )" 2>/dev/null || program=()
+  [[ $options != *u* ]] || set -u
   program=${program[0]-}
   [[ $program == */* ]] || return 0
   [[ $program =~ [^A-Za-z0-9_./@:+-] ]] && return 0
