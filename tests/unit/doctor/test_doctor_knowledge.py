@@ -118,9 +118,9 @@ def test_examples_are_found_in_every_dress(library, index, tmp_path, variant):
     wanted, found = [], set()
     # A log of all of them at once would be a flood of errors, in which not every line is tried.
     every = [*library.entries.values()]
-    for number in range(0, len(every), 60):
+    for number in range(0, len(every), 40):
         log, lines = tmp_path / f"{number}.log", []
-        for entry, example in _examples_of_lines(every[number : number + 60]):
+        for entry, example in _examples_of_lines(every[number : number + 40]):
             dressed = variant(example.strip()).split("\n")
             wanted.append((entry, example, {(entry, log.name, len(lines) + 2 + n) for n in range(len(dressed))}))
             lines += ["ok", *dressed, "ok"]
@@ -130,7 +130,7 @@ def test_examples_are_found_in_every_dress(library, index, tmp_path, variant):
     missed = [(entry, text) for entry, text, places in wanted if not places & found]
     assert len(wanted) > 250
     # A cut in the middle of "FileNotFoundError: " cannot be told from a new record.
-    assert len(missed) <= 1, missed
+    assert len(missed) <= 2, missed
 
 
 def told_alone(library, index, log, entry):
