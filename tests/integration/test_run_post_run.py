@@ -45,6 +45,20 @@ def test_a_failed_run_is_explained_from_its_output_and_crash_file(tmp_path):
     assert json.loads(again.stdout)["root_causes"][0]["id"] == "torch-cuda-oom"
 
 
+def test_knowledge_that_cannot_be_read_does_not_change_the_exit_code(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "broken.yaml").write_text("- id: broken\n  signatures: []\n")
+    (tmp_path / "train.py").write_text("raise SystemExit(3)\n")
+
+    environment = clean_environment() | {"RLDBG_KNOWLEDGE": str(tmp_path / "own")}
+    line = [*RLDBG, "run", "--run", "run", "--", "python", "train.py"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 3
+    assert "no diagnosis: " in done.stderr and "broken.yaml" in done.stderr
+    assert "exit code 3" in done.stderr
+
+
 def test_json_carries_the_diagnosis_and_an_unknown_cause_stays_unknown(tmp_path):
     (tmp_path / "train.py").write_text("raise LookupError('no such tool')\n")
 

@@ -10,7 +10,7 @@ import click
 from rldbg.cli.application import verb
 from rldbg.cli.output import console, print_json, print_note, show
 from rldbg.cli.record_option import RecordingCommand, record_option
-from rldbg.core import Environment, ExitCode, Severity, UsageError
+from rldbg.core import Environment, ExitCode, RldbgError, Severity, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,11 +198,17 @@ def _holding_s(given: float | None) -> float:
     return _ATTENDED_WAIT_S if attended else 0.0
 
 
-def _diagnosed(outcome: "RunOutcome", request: "Request") -> "Diagnosis":
+def _diagnosed(outcome: "RunOutcome", request: "Request") -> "Diagnosis | None":
+    """Why the command failed. A doctor that cannot look (its knowledge is broken) does not change the exit code."""
     from rldbg.doctor import explain_failure
 
     environment = dict(request.environment) | request.added_environment
-    return explain_failure(outcome.run, environment, outcome.exit_code, ended_by_user=bool(outcome.ended_by))
+    try:
+        return explain_failure(outcome.run, environment, outcome.exit_code, ended_by_user=bool(outcome.ended_by))
+    except RldbgError as error:
+        print_note(f"rldbg: no diagnosis: {error.message}")
+        print_note(f"  try: {error.hint}; then rldbg doctor {outcome.run}")
+        return None
 
 
 def _conclude(outcome: "RunOutcome", diagnosis: "Diagnosis | None", *, as_json: bool) -> None:
