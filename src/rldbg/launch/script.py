@@ -100,8 +100,9 @@ def read_commands(script: Path) -> list[ShellCall]:
         except ValueError:
             continue
         start = next((at for at, word in enumerate(words) if is_interpreter(word) or peel(words[at:])), None)
-        if start is None or "read" in words[:start]:
-            continue  # `while read -r python count`
+        before = words[:start]
+        if start is None or "read" in before or ("for" in before and "do" not in before):
+            continue  # `while read -r python count`, `for name in model python`
         end = next(
             (
                 at

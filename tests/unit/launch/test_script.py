@@ -90,5 +90,6 @@ def test_no_bash(tmp_path):
 
 
 def test_a_variable_that_is_read_is_no_command(tmp_path):
-    script = write(tmp_path, "while read -r python count; do echo $python; done < list\npython x.py\n")
-    assert [call.argv for call in read_commands(script)] == [("python", "x.py")]
+    loops = "while read -r python count; do echo $python; done < list\nfor name in model python; do echo; done\n"
+    script = write(tmp_path, f"{loops}for n in 1; do python x.py; done\n")
+    assert [call.argv[:2] for call in read_commands(script)] == [("python", "x.py;")]
