@@ -26,8 +26,8 @@ _SAY_NOTHING = frozenset(
 _SHARED_WORDS = 2
 _SHARED_WEIGHT = 0.4
 """A candidate has this share of what the exception says; the rarer a word is among known failures, the more it says."""
-_ANYTHING_CAUSES_IT = 60
-"""A symptom with this many known causes does not tell them apart."""
+_ANYTHING_CAUSES_IT = 0.1
+"""A symptom that this share of all known failures can cause does not tell them apart."""
 SHOWN = 3
 
 
@@ -48,12 +48,13 @@ def candidates(
         alike = resembling(Failure("", says, judgement.fallout[0].first.place), library, SHOWN)
         return [entry for entry in alike if entry.category == "nccl"]
     fit: dict[str, float] = {}
+    anything = _ANYTHING_CAUSES_IT * len(library.entries)
     for sighting in judgement.fallout:
         entry = sighting.entry
         causes = [name for name in entry.downstream_of if library.entries[name].can_be_cause]
-        if len(causes) >= _ANYTHING_CAUSES_IT:
+        if len(causes) >= anything:
             for place, name in enumerate(entry.suspects, 1):
-                fit.setdefault(name, 1 / _ANYTHING_CAUSES_IT / place)
+                fit.setdefault(name, 1 / anything / place)
             continue
         for name in causes:
             cause = library.entries[name]

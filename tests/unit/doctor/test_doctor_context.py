@@ -4,6 +4,9 @@ import re
 
 import pytest
 
+from rldbg.doctor.scan import Scanner
+from rldbg.doctor.sources import LogSource
+
 FOREIGN = ("app/serve.py", "build")
 """A file and a function that are nobody's in particular."""
 TOLD_BY_CONTEXT = [
@@ -90,6 +93,18 @@ def test_an_exception_that_says_only_a_name_is_no_entry_without_a_place(library)
         and not (signature.near or signature.raised_in or signature.last_before or entry.needs)
     }
     assert bare == own_names
+
+
+def test_no_entry_takes_every_exception_of_a_type(index, tmp_path):
+    """An exception that some entry knows is asked for nothing more: its numbers, its call, who raised it."""
+    kinds = ("AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "NotImplementedError")
+    lines = [
+        f"{kind}: the quilt has no seam" for kind in (*kinds, "OSError", "RuntimeError", "TypeError", "ValueError")
+    ]
+    log = tmp_path / "x.log"
+    log.write_text("\n".join((*lines, *kinds)))
+    evidence = Scanner(index).read_all([LogSource(log)])
+    assert {name for failure in evidence.failures for name in failure.known_as} == set()
 
 
 def test_a_debugger_that_was_left_by_a_person_had_a_terminal(verdict):
