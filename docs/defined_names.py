@@ -97,9 +97,13 @@ def arguments_and_attributes(
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those of a module, also under its `if` and `try`."""
+    """Those of a module, also under its `if` and `try`; not `import *` for type checkers, which no program runs."""
     for node in body:
-        if isinstance(node, ast.If | ast.Try | ast.With):
+        if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING":
+            inner = _statements(node.body)
+            yield from (one for one in inner if not (isinstance(one, ast.ImportFrom) and one.names[0].name == "*"))
+            yield from _statements(node.orelse)
+        elif isinstance(node, ast.If | ast.Try | ast.With):
             for part in ("body", "orelse", "finalbody"):
                 yield from _statements(getattr(node, part, []))
             for handler in getattr(node, "handlers", []):
