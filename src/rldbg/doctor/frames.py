@@ -104,10 +104,16 @@ def _function_of(frame: str) -> str:
     return f"{function} ({'/'.join(file.split('/')[-_FOLDERS:])})"
 
 
+def installed_package(frame: str) -> str:
+    """The package of a frame that pip installed, or nothing."""
+    found = _INSTALLED.search(frame)
+    return found["package"] if found else ""
+
+
 def package_of(frame: str) -> str:
     """The package whose code a frame is, or nothing for code of the user and of Python itself."""
-    if found := _INSTALLED.search(frame):
-        return found["package"]
+    if installed := installed_package(frame):
+        return installed
     parts = without_environment(frame).replace("-", "_").split("/")[:-1]
     folders = {part.lower() for part in parts}
     known = next((framework.name for framework in frameworks() if framework.name in folders), "")

@@ -11,7 +11,7 @@ from rldbg.doctor.exception_lines import last_error
 from rldbg.doctor.frames import CALLS_THROUGH, package_of, short
 from rldbg.doctor.interfaces import given_function, interface
 from rldbg.doctor.none_values import none_in_line
-from rldbg.doctor.operations import unfit_call
+from rldbg.doctor.operations import library_asked_for, refused_at_import, unfit_call
 from rldbg.doctor.options import absent_option
 from rldbg.doctor.signals import sender_of
 
@@ -205,7 +205,9 @@ def _difference(one: str, other: str) -> str:
 _TELLERS = (
     absent_option,
     unfit_call,
+    library_asked_for,
     interface,
+    refused_at_import,
     _memory,
     _refused,
     _product,

@@ -29,7 +29,7 @@ def _told(folder, error):
     return told
 
 
-@pytest.mark.parametrize("ancestor", [os.getpid(), 1])
+@pytest.mark.parametrize("ancestor", [os.getpid(), 1], ids=["launcher", "another"])
 def test_it_is_told_where_no_rank_has_told_why_it_ended(tmp_path, ancestor, capsys):
     (tmp_path / "crashes").mkdir()
     rank = {"host": "h", "pid": 2, "ancestors": [ancestor]}

@@ -85,3 +85,44 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     found = verdict(oom + "INFO freed\n" * 20 + log)
     assert [cause.id for cause in found.root_causes] == ["torch-cuda-oom"]
+
+
+IMPORTED = """Traceback (most recent call last):
+  File "/v/lib/python3.12/site-packages/quiltserve/__init__.py", line 31, in <module>
+    patch()
+  File "/v/lib/python3.12/site-packages/quiltserve/patches.py", line 5, in patch
+    import seamformers.hub
+  File "{caller}", line 89, in {function}
+    LayerRepository(
+  File "/v/lib/python3.12/site-packages/seamkernels/layer.py", line 118, in __init__
+    raise ValueError("Either a revision or a version must be specified.")
+ValueError: Either a revision or a version must be specified.
+"""
+HUB = "/v/lib/python3.12/site-packages/seamformers/hub.py"
+
+
+def test_a_call_that_is_refused_while_a_package_is_imported_is_of_other_releases(verdict):
+    cause = verdict(IMPORTED.format(caller=HUB, function="<module>")).root_causes[0]
+    assert cause.id == "interface-mismatch"
+    assert "seamformers calls seamkernels while it is imported (seamformers/hub.py:89 in <module>)" in cause.detail
+    assert "pip show seamformers seamkernels" in cause.detail
+
+
+@pytest.mark.parametrize(("caller", "function"), [(HUB, "load"), ("/home/me/train.py", "<module>")])
+def test_what_a_running_program_asks_for_is_no_matter_of_releases(caller, function, verdict):
+    causes = verdict(IMPORTED.format(caller=caller, function=function)).root_causes
+    assert "interface-mismatch" not in [cause.id for cause in causes]
+
+
+def test_the_package_that_asks_for_a_shared_library_is_named(verdict):
+    log = """Traceback (most recent call last):
+  File "/home/me/serve.py", line 3, in <module>
+    import seam_ep
+  File "/v/lib/python3.12/site-packages/seam_ep/__init__.py", line 23, in <module>
+    from . import _C
+ImportError: libcudart.so.13: cannot open shared object file: No such file or directory
+"""
+    cause = verdict(log).root_causes[0]
+    assert cause.id == "shared-library-missing"
+    assert "CUDA 13" in cause.title
+    assert "libcudart.so.13 is asked for by seam_ep (seam_ep/__init__.py:23 in <module>)" in cause.detail
