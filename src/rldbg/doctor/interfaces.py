@@ -22,6 +22,10 @@ _ATTRIBUTE = re.compile(
 _BUILT_IN = frozenset({"NoneType", "str", "dict", "list", "tuple", "int", "float", "bool", "bytes", "set", "function"})
 _IMPORT = re.compile(r"cannot import name ['\"](?P<name>\w+)['\"] from ['\"](?P<owner>[\w.]+)['\"]")
 _MODULE = re.compile(r"No module named ['\"](?P<owner>\w+)(?P<rest>\.[\w.]+)['\"]")
+_HANDS_REQUESTS_ON = re.compile(
+    r"/(?:uvicorn|hypercorn|starlette|fastapi)/\S* in "
+    r"(?:__call__|run_asgi|(?:wrapped_)?app|handle|run_endpoint_function)$"
+)
 _DECORATOR = re.compile(r" in (?:_?inner\w*|_?wrap\w*|_?decorat\w*|_?deco)$")
 """How the functions are called that decorators put around others."""
 _OWNERS = (
@@ -217,10 +221,13 @@ def _show(*packages: str) -> str:
 
 def _packages(frames: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Package and frame from the innermost on; what only calls through, as packages and decorators do, is left out,
-    except where the failure is, and what only looks a name up or waits for another process is nobody's call."""
+    except where the failure is, and what only looks a name up, waits for another process or hands a request on to an
+    application is nobody's call."""
     inner = [frame for frame in reversed(frames) if not is_go_between(frame)]
     for depth, frame in enumerate(inner):
         package = package_of(frame)
+        if _HANDS_REQUESTS_ON.search(frame):
+            continue
         calls_through = package in CALLS_THROUGH or _DECORATOR.search(frame)
         if not is_standard(frame) and (depth == 0 or not calls_through):
             yield package, frame

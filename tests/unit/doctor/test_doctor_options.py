@@ -126,3 +126,16 @@ ImportError: libcudart.so.13: cannot open shared object file: No such file or di
     assert cause.id == "shared-library-missing"
     assert "CUDA 13" in cause.title
     assert "libcudart.so.13 is asked for by seam_ep (seam_ep/__init__.py:23 in <module>)" in cause.detail
+
+
+def test_a_server_that_hands_a_request_on_is_not_who_calls(verdict):
+    log = """Traceback (most recent call last):
+  File "/v/lib/python3.10/site-packages/fastapi/applications.py", line 1163, in __call__
+    await super().__call__(scope, receive, send)
+  File "/v/lib/python3.10/site-packages/starlette/applications.py", line 90, in __call__
+    await self.middleware_stack(scope, receive, send)
+TypeError: SeamDetector.__init__() got an unexpected keyword argument 'continue_final'
+"""
+    cause = verdict(log).root_causes[0]
+    assert cause.id == "interface-mismatch"
+    assert "starlette" not in cause.detail and "fastapi" not in cause.detail
