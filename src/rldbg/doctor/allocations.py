@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rldbg.doctor.logged_settings import LoggedSettings, Setting
+from rldbg.doctor.logged_settings import LoggedSetting, LoggedSettings
 from rldbg.doctor.setting_kinds import ANSWER, MICRO_BATCH, PROMPT, TOKENS, VOCABULARY
 
 _TRIED = re.compile(r"Tried to allocate (?P<number>\d+\.\d+) ?(?P<unit>[MG]iB|GB|MB)")
@@ -110,5 +110,5 @@ def _rows(settings: LoggedSettings) -> Iterator[_Rows]:
             yield _Rows(int(micro.value) * (number - 1), f"{micro.name} {int(micro.value)} x ({words}, less one)")
 
 
-def _above_one(settings: Sequence[Setting]) -> list[Setting]:
+def _above_one(settings: Sequence[LoggedSetting]) -> list[LoggedSetting]:
     return [each for each in settings if each.value > 1]

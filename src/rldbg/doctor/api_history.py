@@ -4,7 +4,7 @@ them says about the installed release.
 The facts are in `releases/<package>.txt.gz`, of the tagged releases of each package, only of what was added or taken
 away between the first and the last of them. A line is `kind symbol since until new-place`:
 
-    n vllm.utils:get_open_port - 0.11.1 vllm.utils.network_utils
+    n quilt.utils:open_port - 0.11.1 quilt.utils.network
     a EngineArgs.__init__:worker_extension_cls 0.7.3 - -
 """
 
@@ -61,7 +61,7 @@ class Change(NamedTuple):
         return has is not query.is_lacking
 
 
-class Verdict(NamedTuple):
+class ReleaseVerdict(NamedTuple):
     """What the history says of an error."""
 
     words: str
@@ -78,7 +78,7 @@ def asked_package(said: str) -> str:
     return _PACKAGES.get(root, root) if query.kind in "mn" else next(iter(named)) if len(named) == 1 else ""
 
 
-def told_by_history(said: str, frames: Sequence[str], releases: Mapping[str, str]) -> Verdict | None:
+def told_by_history(said: str, frames: Sequence[str], releases: Mapping[str, str]) -> ReleaseVerdict | None:
     """Which package is too old or too new, where an error is about a thing that it has not had in all releases."""
     query = next(_queries(said), None)
     if query is None:
@@ -106,26 +106,28 @@ def _queries(said: str) -> Iterator[_Query]:
         yield _Query("t", f"{found['owner']}:{found['name']}")
 
 
-def _verdict(change: Change, query: _Query, frames: Sequence[str], installed: str) -> Verdict:
+def _verdict(change: Change, query: _Query, frames: Sequence[str], installed: str) -> ReleaseVerdict:
     package, since, until, place = change
     caller = _caller(frames, package)
     here = f" ({installed} in this log)" if installed else ""
     if not query.is_lacking:
         words = f"{package} asks for it since {since}, and {caller} was written for an older one"
-        return Verdict(words, f"pip install '{package}<{since}'; or a newer release of {caller}")
+        return ReleaseVerdict(words, f"pip install '{package}<{since}'; or a newer release of {caller}")
     is_older = bool(since) and (not until or (bool(installed) and as_numbers(installed) < as_numbers(since)))
     is_newer = bool(until) and (not since or (bool(installed) and not is_older))
     if is_older:
         words = f"{package} has it since {since}, so the installed one{here} is older than {caller} needs"
-        return Verdict(words, f"pip install -U '{package}>={since}'; or the release of {caller} for the installed one")
+        return ReleaseVerdict(
+            words, f"pip install -U '{package}>={since}'; or the release of {caller} for the installed one"
+        )
     moved = f" (it is in {place} now)" if place else ""
     if is_newer:
         words = (
             f"{package} has not had it since {until}{moved}, so the installed one{here} is newer than {caller} knows"
         )
-        return Verdict(words, f"pip install '{package}<{until}'; or a newer release of {caller}")
+        return ReleaseVerdict(words, f"pip install '{package}<{until}'; or a newer release of {caller}")
     words = f"{package} has it from {since} to before {until}{moved}, so the installed one is newer or older than that"
-    return Verdict(words, f"pip install '{package}>={since},<{until}'; or a newer release of {caller}")
+    return ReleaseVerdict(words, f"pip install '{package}>={since},<{until}'; or a newer release of {caller}")
 
 
 def _caller(frames: Sequence[str], package: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from rldbg.doctor.evidence import Failure
-from rldbg.doctor.logged_settings import LoggedSettings, Setting
+from rldbg.doctor.logged_settings import LoggedSetting, LoggedSettings
 
 _ASSERT = re.compile(r"assert (?P<rest>.+)")
 _MESSAGE = re.compile(r", ?(?:\(|\w{0,2}[\"'])")
@@ -47,7 +47,7 @@ class Condition(NamedTuple):
     """What an assertion asked for, as it is written, and what is known of it."""
 
     text: str
-    known: tuple[tuple[str, Setting], ...]
+    known: tuple[tuple[str, LoggedSetting], ...]
     """The names in it that are settings of the log."""
     holds: bool | None
     """Whether it is true with these; None where a name in it is not known."""

@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
-from rldbg.doctor.logged_settings import LoggedSettings, Setting
+from rldbg.doctor.logged_settings import LoggedSetting, LoggedSettings
 from rldbg.doctor.setting_kinds import BATCH, COPIES, GPUS, NODES, PART_OF_BATCH, RANKS
 
 _RULE = re.compile(r"(?i)\b(?:divisible|divides?|multiple of|equal chunk|evenly)\b")
@@ -26,7 +26,7 @@ _LARGE, _SMALL = 4096, 64
 _BREAKS = re.compile(r"[.;:,]\s")
 
 
-class Role(Enum):
+class NumberRole(Enum):
     """What a number of a rule counts, and the words near it that say so."""
 
     RANKS = re.compile(r"(?i)\b(?:rank|gpu|world|chunk|worker|device|process)|(?:\b|_)[dt]p\b|parallel")
@@ -40,7 +40,7 @@ class Source(NamedTuple):
     value: int
     words: str
     is_product: bool
-    role: Role
+    role: NumberRole
 
 
 class _Number(NamedTuple):
@@ -111,7 +111,7 @@ def _unequal(said: str, found: re.Match[str]) -> str:
 
 
 def _normalised(said: str, settings: LoggedSettings) -> str:
-    """A mini batch as verl divides it over its ranks, where the settings of the log give the number of the message."""
+    """A mini batch as trainers divide it over ranks, where the settings of the log give the number of the message."""
     mini = _MINI.search(said) if _NORMALISED.search(said) else None
     own = settings.named(mini["name"]) if mini else None
     copies = next(iter(settings.like(COPIES)), None)
@@ -138,8 +138,8 @@ def _explained(said: str, pair: tuple[_Number, _Number], settings: LoggedSetting
 
 
 def _may_be(source: Source, near: str) -> bool:
-    roles = [role for role in Role if role.value.search(near)]
-    return source.role in roles if roles else source.role is Role.BATCH
+    roles = [role for role in NumberRole if role.value.search(near)]
+    return source.role in roles if roles else source.role is NumberRole.BATCH
 
 
 def _words_near(said: str, number: _Number, other: _Number) -> str:
@@ -152,7 +152,7 @@ def _words_near(said: str, number: _Number, other: _Number) -> str:
 def _sources(settings: LoggedSettings) -> Iterator[Source]:
     batches, copies = settings.like(BATCH), settings.like(COPIES)
     gpus, ranks = settings.like(GPUS), settings.like(RANKS)
-    for role, atoms in ((Role.BATCH, batches), (Role.COPIES, copies), (Role.RANKS, (*ranks, *gpus))):
+    for role, atoms in ((NumberRole.BATCH, batches), (NumberRole.COPIES, copies), (NumberRole.RANKS, (*ranks, *gpus))):
         yield from (Source(_int(each), each.shown, False, role) for each in atoms)
     yield from (each for each in _rank_counts(settings) if each.is_product)
     if len(copies) == 1:
@@ -166,17 +166,17 @@ def _rank_counts(settings: LoggedSettings) -> Iterator[Source]:
     gpus, nodes = settings.like(GPUS), settings.like(NODES)
     if len(gpus) == 1 and len(nodes) == 1:
         words = f"{gpus[0].name} {_int(gpus[0])} x {nodes[0].name} {_int(nodes[0])}"
-        yield Source(_int(gpus[0]) * _int(nodes[0]), words, _int(nodes[0]) > 1, Role.RANKS)
+        yield Source(_int(gpus[0]) * _int(nodes[0]), words, _int(nodes[0]) > 1, NumberRole.RANKS)
     elif len(gpus) == 1:
-        yield Source(_int(gpus[0]), gpus[0].shown, False, Role.RANKS)
+        yield Source(_int(gpus[0]), gpus[0].shown, False, NumberRole.RANKS)
 
 
-def _products(ones: Sequence[Setting], others: Sequence[Setting]) -> Iterator[Source]:
+def _products(ones: Sequence[LoggedSetting], others: Sequence[LoggedSetting]) -> Iterator[Source]:
     for one in ones:
         for other in (each for each in others if _int(each) > 1):
             words = f"{one.name} {_int(one)} x {other.name} {_int(other)}"
-            yield Source(_int(one) * _int(other), words, True, Role.BATCH)
+            yield Source(_int(one) * _int(other), words, True, NumberRole.BATCH)
 
 
-def _int(setting: Setting) -> int:
+def _int(setting: LoggedSetting) -> int:
     return int(setting.value)

@@ -33,12 +33,9 @@ _OWNERS = (
     ("deepspeed", re.compile(r"DeepSpeed\w+")),
     ("torch", re.compile(r"FSDP\w*|FullyShardedDataParallel|DistributedDataParallel|DTensor")),
     ("accelerate", re.compile(r"Accelerator\w*")),
-    ("trl", re.compile(r"(?:GRPO|DPO|SFT|PPO|RLOO|ORPO|KTO|CPO|Reward|PRM|GKD|OnlineDPO)(?:Trainer|Config)")),
     ("transformers", re.compile(r"(?:Seq2Seq)?Train(?:er|ingArguments)|PreTrained\w+|AutoModel\w*|AutoTokenizer")),
-    ("vllm", re.compile(r"(?:Async)?EngineArgs|LLM|AsyncLLM\w*|SamplingParams|LoRARequest")),
-    ("sglang", re.compile(r"ServerArgs")),
 )
-"""Classes whose names say whose they are."""
+"""Classes whose names say whose they are, beside those that frameworks name as theirs."""
 _DISTRIBUTIONS = {
     "dynamo": "ai-dynamo",
     "megatron": "megatron-core",
@@ -184,7 +181,8 @@ def _who_asks_whom(frames: Sequence[str], owner: str) -> str:
 
 def owner_of(name: str) -> str:
     """The package of a class whose name says whose it is."""
-    return next((package for package, shape in _OWNERS if shape.fullmatch(name)), "")
+    own = (each.distribution for each in frameworks() if each.classes and re.fullmatch(each.classes, name))
+    return next(own, "") or next((package for package, shape in _OWNERS if shape.fullmatch(name)), "")
 
 
 def _home_of(owner: str, frames: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ _COUNTS = re.compile(r"\d+%\||(?:it/s|s/it)\b|\bstep[ :=]{1,2}\d|\d+/\d+ \[")
 _LONGEST = 1 << 16
 
 
-class Setting(NamedTuple):
+class LoggedSetting(NamedTuple):
     """One setting, and where the log states it."""
 
     name: str
@@ -51,8 +51,8 @@ class Setting(NamedTuple):
 class LoggedSettings:
     """All settings that a log states above a place."""
 
-    def __init__(self, settings: Iterable[Setting] = (), text: str = "") -> None:
-        self._by_leaf: dict[str, list[Setting]] = {}
+    def __init__(self, settings: Iterable[LoggedSetting] = (), text: str = "") -> None:
+        self._by_leaf: dict[str, list[LoggedSetting]] = {}
         self.text = text
         """The lines in which they stand, for the name of a model."""
         for setting in settings:
@@ -67,7 +67,7 @@ class LoggedSettings:
         settings = (each for number, text in told for each in _stated(text, place.file, number))
         return cls(settings, "\n".join(text for _number, text in told))
 
-    def named(self, name: str) -> Setting | None:
+    def named(self, name: str) -> LoggedSetting | None:
         """The setting of a name, or of the last words of a longer one (`config.actor.n` is `actor.n`); None where the
         log has several values for it."""
         parts = name.replace("-", "_").split(".")
@@ -79,9 +79,9 @@ class LoggedSettings:
                 return _the_one(fit)
         return _the_one(same)
 
-    def like(self, shape: re.Pattern[str]) -> list[Setting]:
+    def like(self, shape: re.Pattern[str]) -> list[LoggedSetting]:
         """The settings whose whole name fits an expression, those with one value only, each name once."""
-        named: dict[str, list[Setting]] = {}
+        named: dict[str, list[LoggedSetting]] = {}
         for each in self:
             if shape.search(each.name):
                 named.setdefault(each.name, []).append(each)
@@ -89,21 +89,21 @@ class LoggedSettings:
         full = {one.name: one.value for one in found}
         return [one for one in found if not _is_repeated(one, full)]
 
-    def __iter__(self) -> Iterator[Setting]:
+    def __iter__(self) -> Iterator[LoggedSetting]:
         return (each for same in self._by_leaf.values() for each in same)
 
-    def _longer(self, leaf: str) -> list[Setting]:
+    def _longer(self, leaf: str) -> list[LoggedSetting]:
         """Settings whose names only begin otherwise: `max_prompt_length` for `prompt_length`."""
         ends = [each for name in self._by_leaf if name.endswith(f"_{leaf}") for each in self._by_leaf[name]]
         return ends if "_" in leaf and len({each.leaf for each in ends}) == 1 else []
 
 
-def _is_repeated(one: Setting, full: dict[str, float | bool]) -> bool:
+def _is_repeated(one: LoggedSetting, full: dict[str, float | bool]) -> bool:
     """Whether a dump repeats, by its last word alone, what an override says in full."""
     return any(name != one.name and name.endswith(f".{one.name}") and full[name] == one.value for name in full)
 
 
-def _the_one(same: Sequence[Setting]) -> Setting | None:
+def _the_one(same: Sequence[LoggedSetting]) -> LoggedSetting | None:
     return min(same, key=lambda each: (-each.name.count("."), each.line)) if len({s.value for s in same}) == 1 else None
 
 
@@ -118,7 +118,7 @@ def _telling(rows: Sequence[bytes]) -> Iterator[tuple[int, str]]:
                 yield number, text
 
 
-def _stated(text: str, file: str, line: int) -> Iterator[Setting]:
+def _stated(text: str, file: str, line: int) -> Iterator[LoggedSetting]:
     for found in _STATED.finditer(text):
         if found["space"] and found["flag"] != "--":
             continue
@@ -126,4 +126,4 @@ def _stated(text: str, file: str, line: int) -> Iterator[Setting]:
         if value not in ("None", "null"):
             name = found["name"].replace("-", "_")
             number = _WORDS[value] if value in _WORDS else float(value.replace("_", ""))
-            yield Setting(name, number, file, line)
+            yield LoggedSetting(name, number, file, line)

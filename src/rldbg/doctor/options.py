@@ -13,6 +13,7 @@ from rldbg.doctor.evidence import Failure
 from rldbg.doctor.frames import is_standard, package_of, short
 from rldbg.doctor.mentions import rows_of
 from rldbg.doctor.sources import LogSource
+from rldbg.frameworks import frameworks
 
 _REFUSED = re.compile(
     r"(?P<program>[\w./-]+|[A-Z]\w*(?: [A-Z]{2,8})?): error: (?:unrecognized arguments: (?P<options>-.{1,300})"
@@ -22,11 +23,6 @@ _OPTION = re.compile(r"(?<!\S)--?[A-Za-z][\w-]*")
 _IN_USAGE = re.compile(r"--[A-Za-z][\w-]*")
 _ABSENT = re.compile(r"'(?:Namespace|SimpleNamespace)' object has no attribute '(?P<name>\w+)'")
 _PACKAGES = {
-    "launch_server.py": "sglang",
-    "api_server.py": "vllm",
-    "vllm": "vllm",
-    "trl": "trl",
-    "TRL CLI": "trl",
     "accelerate": "accelerate",
     "deepspeed": "deepspeed",
     "torchrun": "torch",
@@ -34,13 +30,8 @@ _PACKAGES = {
     "llamafactory-cli": "llamafactory",
     "swift": "ms-swift",
     "axolotl": "axolotl",
-    "train_ppo_ray.py": "openrlhf",
-    "train_ppo.py": "openrlhf",
-    "train_sft.py": "openrlhf",
-    "train_rm.py": "openrlhf",
-    "train_dpo.py": "openrlhf",
 }
-"""Whose the programs are that are started by these names."""
+"""Whose the programs are that no framework names as its own."""
 _USAGE_ROWS = 400
 
 
@@ -59,7 +50,7 @@ def refused_option(failure: Failure, sources: Sequence[LogSource]) -> Refusal | 
     if found is None:
         return None
     program = found["program"]
-    package = _PACKAGES.get(program) or _PACKAGES.get(PurePath(program).name, "")
+    package = _package_of_program(program)
     whose = f"the installed {package} ({program})" if package else program
     if found["choice"]:
         near = _nearest(found["choice"], re.findall(r"[\w./-]+", found["choices"] or ""))
@@ -73,6 +64,12 @@ def refused_option(failure: Failure, sources: Sequence[LogSource]) -> Refusal | 
     title = f"{f'The installed {package}' if package else program} has no {what} that it was given"
     title_zh = f"{f'已安装的 {package}' if package else program} 没有所给的{what_zh}"
     return Refusal(title, title_zh, words, (*hint, *_steps(program, package)))
+
+
+def _package_of_program(program: str) -> str:
+    names = {program, PurePath(program).name}
+    own = (each.distribution for each in frameworks() if names.intersection(each.programs))
+    return next(own, "") or next((package for name, package in _PACKAGES.items() if name in names), "")
 
 
 def _steps(program: str, package: str) -> tuple[str, ...]:

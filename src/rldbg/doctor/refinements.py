@@ -1,11 +1,13 @@
 """A cause told with what its log says of this run: its numbers in the settings, the options that a program lacks, the
 settings that were not given, the releases that do not fit."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from rldbg.core import redact_text
 from rldbg.doctor.allocations import is_of_memory
+from rldbg.doctor.api_history import asked_package, told_by_history
 from rldbg.doctor.arithmetic import told_by_numbers
 from rldbg.doctor.diagnosis import Cause
 from rldbg.doctor.evidence import Failure, LogEvidence
@@ -13,9 +15,15 @@ from rldbg.doctor.interfaces import given_function
 from rldbg.doctor.judgement import Judgement, Sighting
 from rldbg.doctor.none_values import settings_not_given
 from rldbg.doctor.options import Refusal, refused_option
-from rldbg.doctor.release_fit import told_by_releases
+from rldbg.doctor.releases import printed_releases
 from rldbg.doctor.sources import LogSource
 from rldbg.doctor.survival import holds
+
+_OF_INTERFACE = re.compile(
+    r"unexpected keyword argument|missing \d+ required (?:positional|keyword-only)|cannot import name|No module named|"
+    r"has no attribute"
+)
+_COMPARED = re.compile(r"pip show ((?:[a-z][\w-]*(?: (?=[a-z]))?)+)")
 
 
 def refined(
@@ -34,9 +42,7 @@ def refined(
     if given := given_function(failure):
         step = given.rpartition("; ")[2].rstrip(".")
         return replace(cause, fix=(f"{step[:1].upper()}{step[1:]}", *cause.fix))
-    if fit := told_by_releases(failure, cause.detail, sources):
-        return replace(cause, detail=redact_text(fit.detail), fix=(*fit.fix, *cause.fix))
-    return cause
+    return _told_by_releases(cause, failure, sources) or cause
 
 
 def _failure_of(sighting: Sighting, judgement: Judgement, evidence: LogEvidence) -> Failure:
@@ -65,3 +71,22 @@ def _of_settings(cause: Cause, options: str) -> Cause:
     fix = f"Give {options}; `--help` or the framework's recipes say what it is"
     title = f"A setting that the code needs was not given: {options}"
     return replace(cause, title=title, title_zh=f"代码需要的设置没有给出：{options}", fix=(fix, *cause.fix))
+
+
+def _told_by_releases(cause: Cause, failure: Failure, sources: Sequence[LogSource]) -> Cause | None:
+    """What the releases say of an exception about something that another package does not have."""
+    said = failure.headline
+    if not _OF_INTERFACE.search(said):
+        return None
+    compared = [name for found in _COMPARED.findall(cause.detail) for name in found.split()]
+    packages = dict.fromkeys((asked_package(said), *compared))
+    printed = printed_releases(packages, sources)
+    verdict = told_by_history(said, failure.frames, printed)
+    if not (printed or verdict):
+        return None
+    head, semicolon, rest = (cause.detail or said).rstrip(".").partition("; ")
+    words = f"{head}: {verdict.words}" if verdict else head
+    shown = ", ".join(f"{name} {release}" for name, release in printed.items())
+    ends = f"; this log prints {shown}" if shown else ""
+    told = redact_text(f"{words}{semicolon}{rest}{ends}.")
+    return replace(cause, detail=told, fix=((verdict.fix,) if verdict else ()) + cause.fix)

@@ -39,6 +39,10 @@ class Framework:
     """Its top-level packages, as a program imports them."""
     distributions: tuple[str, ...] = ()
     """What it is called where it is installed, if it differs from `modules`."""
+    programs: tuple[str, ...] = ()
+    """Its commands and scripts, by the names under which they report errors of their command line."""
+    classes: str = ""
+    """The names of its classes that say whose they are, as a regular expression."""
     based_on: str = ""
     """The framework that this one is a fork of, whose parts hold for it where it has none of its own."""
     replay: str = ""

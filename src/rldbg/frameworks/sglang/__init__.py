@@ -7,6 +7,8 @@ FRAMEWORK = Framework(
     title="SGLang",
     package=__name__,
     modules=("sglang",),
+    programs=("launch_server.py",),
+    classes="ServerArgs",
     is_engine=True,
     tested="a stub of the shape of SGLang 0.5.23",
 )

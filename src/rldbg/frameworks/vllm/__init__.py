@@ -7,6 +7,8 @@ FRAMEWORK = Framework(
     title="vLLM",
     package=__name__,
     modules=("vllm",),
+    programs=("vllm", "api_server.py"),
+    classes=r"(?:Async)?EngineArgs|LLM|AsyncLLM\w*|SamplingParams|LoRARequest",
     is_engine=True,
     tested="a real engine of vLLM 0.32.0 on CPU",
 )
