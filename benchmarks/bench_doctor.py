@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.unit.doctor.logs import healthy_lines
 
 from rldbg.doctor import Library, SearchIndex, diagnose
-from rldbg.doctor.anchors import anchors_of
-from rldbg.doctor.failures import ANCHORS
+from rldbg.doctor.logs.failures import ANCHORS
+from rldbg.doctor.search.anchors import anchors_of
 
 FAILURE = (
     "\x1b[36m(WorkerDict pid=4003, ip=10.0.0.3)\x1b[0m [2026-11-15 11:59:00,000 E 1 1] torch.OutOfMemoryError: "

@@ -19,7 +19,7 @@ from site_settings import site_settings
 
 from rldbg.cli.verbs import GROUPS, VERBS
 from rldbg.core import VARIABLES, described
-from rldbg.doctor.library import Library
+from rldbg.doctor.knowledge.library import Library
 from rldbg.frameworks import Framework, frameworks
 from rldbg.inference.protocols.route_fields import QUERY_FIELDS, ROUTE_FIELDS, FieldRules
 from rldbg.inference.workflows.settings import ArealRollout, GenerationSettings

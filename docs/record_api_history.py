@@ -2,8 +2,8 @@
 
 python docs/record_api_history.py PACKAGE GIT_DIR    GIT_DIR is a clone of the package's repository with its tags
 
-Writes `src/rldbg/doctor/releases/PACKAGE.txt.gz`, whose format `src/rldbg/doctor/api_history.py` explains. Only facts
-are taken from the repository: names, and the releases that have them. Nothing of it is run or copied.
+Writes `src/rldbg/doctor/clues/releases/PACKAGE.txt.gz`, whose format `api_history.py` beside that folder explains. Only
+facts are taken from the repository: names, and the releases that have them. Nothing of it is run or copied.
 
 The same tags give the same lines. What came or went together with its module or its class has no line of its own, and
 neither has what came or went more than once, or may be there still through `from module import *`.
@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 from defined_names import DefinedClass, DefinedNames, arguments_and_attributes, defined_names, listed_names
 
-HISTORIES = Path(__file__).parent.parent / "src/rldbg/doctor/releases"
+HISTORIES = Path(__file__).parent.parent / "src/rldbg/doctor/clues/releases"
 
 
 @dataclass(frozen=True, kw_only=True)

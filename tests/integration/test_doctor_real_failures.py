@@ -15,8 +15,8 @@ import pytest
 from live_job import until
 
 from rldbg.doctor import Library, SearchIndex, diagnose
-from rldbg.doctor.fixes import steps_of
-from rldbg.doctor.probes import Machine
+from rldbg.doctor.machine.fixes import steps_of
+from rldbg.doctor.machine.probes import Machine
 
 JOBS = Path(__file__).with_name("doctor_jobs.py")
 FAST_LOSS = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5", "RAY_gcs_server_request_timeout_seconds": "5"}

@@ -93,7 +93,7 @@ def _read(
     paths: tuple[str, ...], library: "Library", engine: "EngineName", probe: bool | None, *, quiet: bool
 ) -> "Diagnosis":
     from rldbg.doctor import SearchIndex, diagnose, job_facts
-    from rldbg.doctor.probes import probe_machine
+    from rldbg.doctor.machine.probes import probe_machine
 
     facts = job_facts(paths)
     probes = probe_machine() if (facts.is_local if probe is None else probe) else []
@@ -136,7 +136,7 @@ def _reading(library: "Library", *, quiet: bool) -> "Iterator[tuple[Callable[[in
 
 def _machine(*, nodes: bool, verbose: bool, as_json: bool) -> int:
     from rldbg.doctor import cluster_address, probe_nodes
-    from rldbg.doctor.probes import Machine, probe_machine
+    from rldbg.doctor.machine.probes import Machine, probe_machine
 
     machine = Machine()
     probes = probe_machine(machine)
@@ -181,7 +181,7 @@ def _show(library: "Library", name: str | None, *, as_json: bool) -> int:
 
 def _fix(library: "Library", name: str, *, yes: bool, as_json: bool) -> int:
     from rldbg.doctor import home_folder, steps_of
-    from rldbg.doctor.probes import Machine
+    from rldbg.doctor.machine.probes import Machine
 
     entry = library[name]
     if entry.remedy is None:

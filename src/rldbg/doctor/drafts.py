@@ -6,9 +6,9 @@ from typing import Any
 import yaml
 
 from rldbg.core import IncompleteDataError, redact_text
-from rldbg.doctor.anchors import NoAnchorError, anchors_of
-from rldbg.doctor.diagnosis import Diagnosis
-from rldbg.doctor.evidence import Failure
+from rldbg.doctor.answer.diagnosis import Diagnosis
+from rldbg.doctor.logs.evidence import Failure
+from rldbg.doctor.search.anchors import NoAnchorError, anchors_of
 
 _VARIABLE = re.compile(
     r"(?P<path>(?:/[\w.@+-]+){2,}/?)|(?P<hex>\b(?:0x)?[0-9a-f]{8,}\b)|(?P<number>\d+(?:\.\d+)*)|(?P<quoted>'[^']{1,80}')"

@@ -10,31 +10,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from rldbg.core import ExitCode, Finding, Run, Severity, redact_text, write_whole
-from rldbg.doctor.attempts import Attempt, attempts_in
-from rldbg.doctor.causes import told_above, told_cause
-from rldbg.doctor.diagnosis import Cause, Diagnosis, ProbeResult, Quote
-from rldbg.doctor.engine_requests import uses_while_asleep
-from rldbg.doctor.entries import Role
-from rldbg.doctor.evidence import Hit, LogEvidence, excerpt
-from rldbg.doctor.flight_recorder import FlightReport, findings_of, read_dumps
-from rldbg.doctor.guidance import asks_nccl, names_library, next_steps
-from rldbg.doctor.handled import without_handled
+from rldbg.doctor.answer.causes import told_above, told_cause
+from rldbg.doctor.answer.diagnosis import Cause, Diagnosis, ProbeResult, Quote
+from rldbg.doctor.answer.guidance import asks_nccl, names_library, next_steps
+from rldbg.doctor.clues.engine_requests import uses_while_asleep
+from rldbg.doctor.clues.long_phases import long_phases
+from rldbg.doctor.clues.mentions import Mention, mentions, words_of_nccl
+from rldbg.doctor.clues.native_stacks import crashed_library
+from rldbg.doctor.clues.operations import unfit_calls
+from rldbg.doctor.clues.signals import sender_of
+from rldbg.doctor.clues.told_before import told_before
 from rldbg.doctor.jobs import JobFacts, job_facts
-from rldbg.doctor.judgement import Judgement, Sighting
-from rldbg.doctor.library import Library
-from rldbg.doctor.long_phases import long_phases
-from rldbg.doctor.mentions import Mention, mentions, words_of_nccl
-from rldbg.doctor.native_stacks import crashed_library
-from rldbg.doctor.operations import unfit_calls
-from rldbg.doctor.patterns import SearchIndex
-from rldbg.doctor.probes import probe_machine
-from rldbg.doctor.root_cause import judge
-from rldbg.doctor.run_evidence import stack_findings
+from rldbg.doctor.knowledge.entries import Role
+from rldbg.doctor.knowledge.library import Library
+from rldbg.doctor.knowledge.patterns import SearchIndex
+from rldbg.doctor.logs.evidence import Hit, LogEvidence, excerpt
+from rldbg.doctor.logs.flight_recorder import FlightReport, findings_of, read_dumps
+from rldbg.doctor.logs.run_evidence import stack_findings
+from rldbg.doctor.logs.sources import LogSource, find_sources
+from rldbg.doctor.logs.survival import holds
+from rldbg.doctor.machine.probes import probe_machine
 from rldbg.doctor.scan import Scanner
-from rldbg.doctor.signals import sender_of
-from rldbg.doctor.sources import LogSource, find_sources
-from rldbg.doctor.survival import holds
-from rldbg.doctor.told_before import told_before
+from rldbg.doctor.verdict.attempts import Attempt, attempts_in
+from rldbg.doctor.verdict.handled import without_handled
+from rldbg.doctor.verdict.judgement import Judgement, Sighting
+from rldbg.doctor.verdict.root_cause import judge
 
 _MENTION_SHOWN = 240
 _ENDED_BY_SIGNAL = ("launcher-was-ended", "driver-was-ended")
@@ -128,7 +128,7 @@ def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource], lib
 def _broken_rules(evidence: LogEvidence, sources: Sequence[LogSource], library: Library) -> Iterator[Hit]:
     """Those of `broken_rules`; a log without exceptions does not pay for their module."""
     if any(failure.kind.endswith("AssertionError") for failure in evidence.failures):
-        from rldbg.doctor.arithmetic import broken_rules
+        from rldbg.doctor.clues.arithmetic import broken_rules
 
         yield from broken_rules(evidence, sources, library)
 
@@ -154,7 +154,7 @@ def conclude(
     crashed = _crashed_library(judgement, sources)
 
     def cause_of(sighting: Sighting) -> Cause:
-        from rldbg.doctor.refinements import refined
+        from rldbg.doctor.answer.refinements import refined
 
         plain = told_cause(sighting, judgement, evidence, probes, environment)
         cause = refined(plain, sighting, judgement, evidence, sources)
@@ -171,7 +171,7 @@ def conclude(
     explained = found and not _says_little(judgement)
     steps = [] if explained or not failed else list(next_steps(judgement, evidence, library, flights, says, crashed))
     if steps and (error := judgement.first_error) and not found:
-        from rldbg.doctor.arithmetic import told_by_numbers
+        from rldbg.doctor.clues.arithmetic import told_by_numbers
 
         told = told_by_numbers(error, sources) or told_before(error.place, error.message, sources)
         steps[1:1] = filter(None, [redact_text(told)])

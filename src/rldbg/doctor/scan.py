@@ -12,19 +12,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from rldbg.doctor.clock import stated_wait_s
-from rldbg.doctor.evidence import Failure, Hit, LogEnd, LogEvidence, RunStart, excerpt, is_of_worker
-from rldbg.doctor.failures import failure_at, skeleton
-from rldbg.doctor.going_on import note_going_on
-from rldbg.doctor.log_places import LogPlaces
-from rldbg.doctor.log_tail import LogTail
-from rldbg.doctor.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern, too_slow
-from rldbg.doctor.progress import LogProgress, add_endings, counts_in, served_in, shut_down_in
-from rldbg.doctor.run_starts import RunStarts
-from rldbg.doctor.signatures import Match, match_at
-from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, chunks, unreadable
-from rldbg.doctor.survival import is_uncaught
-from rldbg.doctor.window import FOLDED_UP_TO_BYTES, LogWindow, straddling
+from rldbg.doctor.knowledge.patterns import CluePattern, CrashPattern, SearchIndex, SignaturePattern, too_slow
+from rldbg.doctor.knowledge.signatures import Match, match_at
+from rldbg.doctor.logs.clock import stated_wait_s
+from rldbg.doctor.logs.evidence import Failure, Hit, LogEnd, LogEvidence, RunStart, excerpt, is_of_worker
+from rldbg.doctor.logs.failures import failure_at, skeleton
+from rldbg.doctor.logs.going_on import note_going_on
+from rldbg.doctor.logs.log_places import LogPlaces
+from rldbg.doctor.logs.log_tail import LogTail
+from rldbg.doctor.logs.progress import LogProgress, add_endings, counts_in, served_in, shut_down_in
+from rldbg.doctor.logs.run_starts import RunStarts
+from rldbg.doctor.logs.sources import MARGIN_BYTES, Chunk, LogSource, chunks, unreadable
+from rldbg.doctor.logs.survival import is_uncaught
+from rldbg.doctor.logs.window import FOLDED_UP_TO_BYTES, LogWindow, straddling
 
 KEPT_PER_SIGNATURE = 64
 BUDGET_S = 5.0

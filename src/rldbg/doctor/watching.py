@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rldbg.doctor.diagnosis import Diagnosis
-from rldbg.doctor.patterns import SearchIndex
+from rldbg.doctor.answer.diagnosis import Diagnosis
+from rldbg.doctor.knowledge.patterns import SearchIndex
+from rldbg.doctor.logs.sources import MARGIN_BYTES, Chunk, LogSource, find_sources, unreadable
 from rldbg.doctor.pipeline import conclude, diagnose
 from rldbg.doctor.scan import LogReader, Scanner
-from rldbg.doctor.sources import MARGIN_BYTES, Chunk, LogSource, find_sources, unreadable
 
 _POLL_S = 0.5
 _SETTLE_S = 3.0

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from rldbg.doctor.cleaning import Speaker
-from rldbg.doctor.conditions import condition_of, kind_of_condition
-from rldbg.doctor.evidence import Failure, LogPlace
-from rldbg.doctor.logged_settings import LoggedSettings
-from rldbg.doctor.sources import LogSource
-from rldbg.doctor.specifics import specifics
+from rldbg.doctor.answer.specifics import specifics
+from rldbg.doctor.clues.conditions import condition_of, kind_of_condition
+from rldbg.doctor.clues.logged_settings import LoggedSettings
+from rldbg.doctor.logs.cleaning import Speaker
+from rldbg.doctor.logs.evidence import Failure, LogPlace
+from rldbg.doctor.logs.sources import LogSource
 
 PLACE = LogPlace("x.log", 99, 0, Speaker(), None)
 TRACE = 'Traceback (most recent call last):\n  File "/w/quilt/sew.py", line 7, in sew\n    {code}\n{said}\n'

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rldbg.doctor import Library, SearchIndex, diagnose
-from rldbg.doctor.flight_recorder import findings_of, read_dumps
+from rldbg.doctor.logs.flight_recorder import findings_of, read_dumps
 from third_party import material, needs
 
 SETS = material("knowledge/flight_recorder")

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from rldbg.doctor.logs.sources import LogSource
 from rldbg.doctor.scan import Scanner
-from rldbg.doctor.sources import LogSource
 
 FOREIGN = ("app/serve.py", "build")
 """A file and a function that are nobody's in particular."""

@@ -3,8 +3,8 @@
 import pytest
 
 from rldbg.doctor import diagnose
-from rldbg.doctor.cleaning import clean
-from rldbg.doctor.endings import is_ending
+from rldbg.doctor.logs.cleaning import clean
+from rldbg.doctor.logs.endings import is_ending
 
 ENDS = r"""
 bash: line 3: torchrun: command not found

@@ -9,11 +9,11 @@ import yaml
 
 from rldbg.core import IncompleteDataError
 from rldbg.doctor import Library, SearchIndex, diagnose
-from rldbg.doctor.cleaning import clean
-from rldbg.doctor.clock import stamp_in
-from rldbg.doctor.engines import GramEngine, HyperscanEngine
+from rldbg.doctor.logs.cleaning import clean
+from rldbg.doctor.logs.clock import stamp_in
+from rldbg.doctor.logs.sources import CHUNK_BYTES, LogSource, chunks, find_sources
 from rldbg.doctor.scan import Scanner
-from rldbg.doctor.sources import CHUNK_BYTES, LogSource, chunks, find_sources
+from rldbg.doctor.search.engines import GramEngine, HyperscanEngine
 
 from .logs import healthy_lines
 

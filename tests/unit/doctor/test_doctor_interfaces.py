@@ -2,9 +2,9 @@
 
 import pytest
 
-from rldbg.doctor.cleaning import Speaker
-from rldbg.doctor.evidence import Failure, LogPlace
-from rldbg.doctor.specifics import specifics
+from rldbg.doctor.answer.specifics import specifics
+from rldbg.doctor.logs.cleaning import Speaker
+from rldbg.doctor.logs.evidence import Failure, LogPlace
 
 PLACE = LogPlace("x.log", 1, 0, Speaker(), None)
 LIB = "/v/lib/python3.11/site-packages/"

@@ -9,15 +9,15 @@ import yaml
 
 from rldbg.core import UsageError
 from rldbg.doctor import diagnose
-from rldbg.doctor.anchors import anchors_of
-from rldbg.doctor.cleaning import Speaker, clean
-from rldbg.doctor.entries import PACKAGED, KnownFailure, Role
-from rldbg.doctor.evidence import Failure, LogPlace
-from rldbg.doctor.expressions import Expression
-from rldbg.doctor.families import family_of, kind_of
-from rldbg.doctor.library import Library, packaged, read_folder
+from rldbg.doctor.knowledge.entries import PACKAGED, KnownFailure, Role
+from rldbg.doctor.knowledge.families import family_of, kind_of
+from rldbg.doctor.knowledge.library import Library, packaged, read_folder
+from rldbg.doctor.logs.cleaning import Speaker, clean
+from rldbg.doctor.logs.evidence import Failure, LogPlace
+from rldbg.doctor.logs.sources import LogSource
 from rldbg.doctor.scan import Scanner
-from rldbg.doctor.sources import LogSource
+from rldbg.doctor.search.anchors import anchors_of
+from rldbg.doctor.search.expressions import Expression
 from rldbg.frameworks import frameworks
 from rldbg.reports.knowledge import failure_pages
 

@@ -9,10 +9,10 @@ import yaml
 from rldbg.core import IncompleteDataError, PrerequisiteError, UsageError
 from rldbg.doctor import Library, RunSettings, SearchIndex, diagnose
 from rldbg.doctor.drafts import draft, expression_for
-from rldbg.doctor.expressions import Expression
-from rldbg.doctor.fixes import steps_of
-from rldbg.doctor.preflight import check_needs, settings_of
-from rldbg.doctor.probes import CHECKS, Machine, gpus, network, probe_machine, resources, sessions, variables
+from rldbg.doctor.machine.fixes import steps_of
+from rldbg.doctor.machine.preflight import check_needs, settings_of
+from rldbg.doctor.machine.probes import CHECKS, Machine, gpus, network, probe_machine, resources, sessions, variables
+from rldbg.doctor.search.expressions import Expression
 from rldbg.reports.knowledge import failure_pages
 
 

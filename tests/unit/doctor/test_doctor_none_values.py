@@ -2,9 +2,9 @@
 
 import pytest
 
-from rldbg.doctor.cleaning import Speaker
-from rldbg.doctor.evidence import Failure, LogPlace
-from rldbg.doctor.none_values import none_in_line
+from rldbg.doctor.clues.none_values import none_in_line
+from rldbg.doctor.logs.cleaning import Speaker
+from rldbg.doctor.logs.evidence import Failure, LogPlace
 
 PLACE = LogPlace("x.log", 1, 0, Speaker(), None)
 TIMES = "unsupported operand type(s) for *: 'int' and 'NoneType'"

@@ -3,9 +3,9 @@
 import pytest
 
 from rldbg.doctor import diagnose
-from rldbg.doctor.bystanders import FROM_OUTSIDE
-from rldbg.doctor.cleaning import clean
-from rldbg.doctor.patterns import SignaturePattern
+from rldbg.doctor.knowledge.patterns import SignaturePattern
+from rldbg.doctor.logs.cleaning import clean
+from rldbg.doctor.verdict.bystanders import FROM_OUTSIDE
 
 END = """Traceback (most recent call last):
   File "/home/u/train.py", line 30, in <module>

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rldbg.doctor.api_history import told_by_history
-from rldbg.doctor.cleaning import Speaker
-from rldbg.doctor.releases import as_numbers, printed_releases
-from rldbg.doctor.sources import LogSource
+from rldbg.doctor.clues.api_history import told_by_history
+from rldbg.doctor.clues.releases import as_numbers, printed_releases
+from rldbg.doctor.logs.cleaning import Speaker
+from rldbg.doctor.logs.sources import LogSource
 
 LIB = "/v/lib/python3.11/site-packages/"
 TRL = f"{LIB}trl/scripts/vllm_serve.py:238 in main"

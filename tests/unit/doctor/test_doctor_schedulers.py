@@ -3,7 +3,7 @@
 import pytest
 
 from rldbg.doctor import diagnose
-from rldbg.doctor.cleaning import clean
+from rldbg.doctor.logs.cleaning import clean
 
 BAR = "Train:   1%|          | 11/1342 [06:02<10:54:53,  3.21s/it]"
 UNTOTALLED = "Reading: 90 examples [18:33, 12.64 examples/s]"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rldbg.doctor.anchors import NoAnchorError, anchors_of
-from rldbg.doctor.expressions import Expression
-from rldbg.doctor.syntax import Alternation, CharacterClass, Literal, RegexGroup, Repeat, parsed
+from rldbg.doctor.search.anchors import NoAnchorError, anchors_of
+from rldbg.doctor.search.expressions import Expression
+from rldbg.doctor.search.syntax import Alternation, CharacterClass, Literal, RegexGroup, Repeat, parsed
 
 INFINITE = float("inf")
 

@@ -9,8 +9,8 @@ import pytest
 from rldbg.core import IncompleteDataError
 from rldbg.doctor import diagnose
 from rldbg.doctor.jobs import job_facts
+from rldbg.doctor.logs.sources import LogSource
 from rldbg.doctor.scan import Scanner
-from rldbg.doctor.sources import LogSource
 from rldbg.doctor.watching import FollowedLog, watch
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rldbg.doctor.frames import package_of
+from rldbg.doctor.logs.frames import package_of
 
 SAID = "OverflowError: 7 wibbles in 3 seams"
 

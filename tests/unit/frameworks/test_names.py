@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import rldbg
-from rldbg.doctor.preflight import SIZES
+from rldbg.doctor.machine.preflight import SIZES
 from rldbg.frameworks import frameworks
 from rldbg.launch import profiles
 

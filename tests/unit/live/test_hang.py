@@ -218,7 +218,7 @@ def test_a_dump_that_cannot_be_read_counts_as_a_missing_rank(tmp_path):
 
 
 def test_the_doctor_blames_the_same_ranks(tmp_path):
-    from rldbg.doctor.flight_recorder import findings_of, read_dumps
+    from rldbg.doctor.logs.flight_recorder import findings_of, read_dumps
 
     entries = [[_entry("0", 4), _entry("0", 5)]] * 2 + [[_entry("0", 4), _entry("0", 5, "started")]] * 2
     _write_dumps(tmp_path, entries, [(5, 5)] * 2 + [(5, 4)] * 2)

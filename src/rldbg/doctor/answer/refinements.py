@@ -1,0 +1,92 @@
+"""A cause told with what its log says of this run: its numbers in the settings, the options that a program lacks, the
+settings that were not given, the releases that do not fit."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rldbg.core import redact_text
+from rldbg.doctor.answer.diagnosis import Cause
+from rldbg.doctor.clues.allocations import is_of_memory
+from rldbg.doctor.clues.api_history import asked_package, told_by_history
+from rldbg.doctor.clues.arithmetic import told_by_numbers
+from rldbg.doctor.clues.interfaces import given_function
+from rldbg.doctor.clues.none_values import settings_not_given
+from rldbg.doctor.clues.options import Refusal, refused_option
+from rldbg.doctor.clues.releases import printed_releases
+from rldbg.doctor.logs.evidence import Failure, LogEvidence
+from rldbg.doctor.logs.sources import LogSource
+from rldbg.doctor.logs.survival import holds
+from rldbg.doctor.verdict.judgement import Judgement, Sighting
+
+_OF_INTERFACE = re.compile(
+    r"unexpected keyword argument|missing \d+ required (?:positional|keyword-only)|cannot import name|No module named|"
+    r"has no attribute"
+)
+_COMPARED = re.compile(r"pip show ((?:[a-z][\w-]*(?: (?=[a-z]))?)+)")
+
+
+def refined(
+    cause: Cause, sighting: Sighting, judgement: Judgement, evidence: LogEvidence, sources: Sequence[LogSource]
+) -> Cause:
+    """A root cause with the first of these that its log says; any other sighting as it is."""
+    if sighting not in judgement.causes:
+        return cause
+    failure = _failure_of(sighting, judgement, evidence)
+    if told := redact_text(told_by_numbers(failure, sources)):
+        return replace(cause, detail=_with_sentence(cause, told, is_first=is_of_memory(failure.headline)))
+    if refusal := refused_option(failure, sources):
+        return _of_refusal(cause, refusal)
+    if options := settings_not_given(failure):
+        return _of_settings(cause, " or ".join(options))
+    if given := given_function(failure):
+        step = given.rpartition("; ")[2].rstrip(".")
+        return replace(cause, fix=(f"{step[:1].upper()}{step[1:]}", *cause.fix))
+    return _told_by_releases(cause, failure, sources) or cause
+
+
+def _failure_of(sighting: Sighting, judgement: Judgement, evidence: LogEvidence) -> Failure:
+    """The exception around the first line of a cause; the line itself where it is none."""
+    hit = sighting.first
+    if sighting.by_family and judgement.first_error is not None:
+        return judgement.first_error
+    holder = next((failure for failure in evidence.failures if holds(failure, hit)), None)
+    return holder or Failure("", hit.text, hit.place)
+
+
+def _with_sentence(cause: Cause, told: str, *, is_first: bool) -> str:
+    """The detail with a sentence in its first part, which the headline shows; or before all of it."""
+    if is_first:
+        return f"{told}; {cause.detail}".removesuffix("; ")
+    head, semicolon, rest = (cause.detail or cause.words).partition("; ")
+    return f"{head.rstrip('.')}: {told}{semicolon}{rest}"
+
+
+def _of_refusal(cause: Cause, refusal: Refusal) -> Cause:
+    title, title_zh = redact_text(refusal.title), redact_text(refusal.title_zh)
+    return replace(cause, title=title, title_zh=title_zh, detail=redact_text(f"{refusal.words}."), fix=refusal.fix)
+
+
+def _of_settings(cause: Cause, options: str) -> Cause:
+    fix = f"Give {options}; `--help` or the framework's recipes say what it is"
+    title = f"A setting that the code needs was not given: {options}"
+    return replace(cause, title=title, title_zh=f"代码需要的设置没有给出：{options}", fix=(fix, *cause.fix))
+
+
+def _told_by_releases(cause: Cause, failure: Failure, sources: Sequence[LogSource]) -> Cause | None:
+    """What the releases say of an exception about something that another package does not have."""
+    said = failure.headline
+    if not _OF_INTERFACE.search(said):
+        return None
+    compared = [name for found in _COMPARED.findall(cause.detail) for name in found.split()]
+    packages = dict.fromkeys((asked_package(said), *compared))
+    printed = printed_releases(packages, sources)
+    verdict = told_by_history(said, failure.frames, printed)
+    if not (printed or verdict):
+        return None
+    head, semicolon, rest = (cause.detail or said).rstrip(".").partition("; ")
+    words = f"{head}: {verdict.words}" if verdict else head
+    shown = ", ".join(f"{name} {release}" for name, release in printed.items())
+    ends = f"; this log prints {shown}" if shown else ""
+    told = redact_text(f"{words}{semicolon}{rest}{ends}.")
+    return replace(cause, detail=told, fix=((verdict.fix,) if verdict else ()) + cause.fix)
