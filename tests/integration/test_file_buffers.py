@@ -9,10 +9,10 @@ import sys
 import pytest
 from other_python import interpreter
 
-from rldbg.agent.waits.far_objects import object_at
-from rldbg.agent.waits.layout import measured_layout
-from rldbg.agent.waits.memory import ProcessMemory
-from rldbg.agent.waits.objects import OwnObject
+from rldbg.agent.waits.reading.far_objects import object_at
+from rldbg.agent.waits.reading.layout import measured_layout
+from rldbg.agent.waits.reading.memory import ProcessMemory
+from rldbg.agent.waits.reading.objects import OwnObject
 
 PROGRAM = """
 import os, socket, sys

@@ -4,9 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-from rldbg.agent.waits.awaited_files import awaited_files, files_ahead
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.others.awaited_files import awaited_files, files_ahead
+from rldbg.agent.waits.reading.objects import OwnFrame
 
 PID, SOURCES = os.getpid(), Sources(os.getpid())
 

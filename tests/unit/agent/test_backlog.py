@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from rldbg.agent.waits import look
-from rldbg.agent.waits.backlog import untouched
+from rldbg.agent.waits.others.backlog import untouched
 from rldbg.live.diagnosis.explanation import explain
 
 SCHEDULER = """

@@ -4,9 +4,9 @@ import os
 import sys
 import threading
 
-from rldbg.agent.waits.called import may_act, paths_ahead, routes_to, uses_ahead
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.code.called import may_act, paths_ahead, routes_to, uses_ahead
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.reading.objects import OwnFrame
 
 
 def handle(requests, other):

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from rldbg.agent.waits.chosen import _own_pythons, chosen_processes, describe
-from rldbg.agent.waits.kernel import all_processes
+from rldbg.agent.waits.reading.chosen import _own_pythons, chosen_processes, describe
+from rldbg.agent.waits.reading.kernel import all_processes
 from rldbg.core import IncompleteDataError
 from rldbg.live.unarmed.job import UnarmedJob, look_at_job
 

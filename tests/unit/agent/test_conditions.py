@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.resolving import holds
+from rldbg.agent.waits.code.resolving import holds
+from rldbg.agent.waits.reading.objects import OwnFrame
 
 
 class Buffer:

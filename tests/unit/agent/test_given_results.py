@@ -5,9 +5,9 @@ import textwrap
 
 import pytest
 
-from rldbg.agent.waits.distributed_calls import given_results
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.calls.distributed_calls import given_results
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.reading.objects import OwnFrame
 
 PROGRAMS = {
     "score.remote(first, 2)": [("score", ["1"], [])],

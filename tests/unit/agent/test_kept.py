@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from rldbg.agent.waits.kept import dropped_from, kept_objects, others_ahead
-from rldbg.agent.waits.objects import OwnFrame, OwnObject
-from rldbg.agent.waits.process_views import OwnProcess
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.others.kept import dropped_from, kept_objects, others_ahead
+from rldbg.agent.waits.reading.objects import OwnFrame, OwnObject
+from rldbg.agent.waits.reading.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
-from rldbg.agent.waits.source import Sources
 
 BOXES = {key: queue.Queue() for key in ("a", "b", 3)}
 

@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
-from rldbg.agent.waits.objects import Frame
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.reading.objects import Frame
 
 HEAD = """
 class Trainer:

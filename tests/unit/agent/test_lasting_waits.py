@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.reasons import ended_by_signal, is_kept_to_itself, is_nobody_elses
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.code.reasons import ended_by_signal, is_kept_to_itself, is_nobody_elses
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.reading.objects import OwnFrame
 
 SET = frozenset({"set"})
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rldbg.agent.waits.lock_files import awaited_absence, lock_file
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.calls.lock_files import awaited_absence, lock_file
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.reading.objects import OwnFrame
 
 
 def while_it_exists(path):

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.polled import looked_at, loop_condition, unchanged
-from rldbg.agent.waits.process_views import OwnProcess
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.others.polled import looked_at, loop_condition, unchanged
+from rldbg.agent.waits.reading.objects import OwnFrame
+from rldbg.agent.waits.reading.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
-from rldbg.agent.waits.source import Sources
 from rldbg.live.diagnosis.skipped_steps import unchanged_text
 
 

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from rldbg.agent.waits.objects import OwnObject
-from rldbg.agent.waits.process_groups import groups_made, name_groups
+from rldbg.agent.waits.others.process_groups import groups_made, name_groups
+from rldbg.agent.waits.reading.objects import OwnObject
 
 
 class Group:

@@ -2,8 +2,8 @@
 
 from types import ModuleType, SimpleNamespace
 
-from rldbg.agent.waits.kept import ray_keeping
-from rldbg.agent.waits.objects import OwnObject
+from rldbg.agent.waits.others.kept import ray_keeping
+from rldbg.agent.waits.reading.objects import OwnObject
 
 
 class _Id:

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.reasons import guard
-from rldbg.agent.waits.skipped import failed_calls, skipped_return
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.code.reasons import guard
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.others.skipped import failed_calls, skipped_return
+from rldbg.agent.waits.reading.objects import OwnFrame
 from rldbg.live.diagnosis.lost_waits import why_lost
 from rldbg.live.diagnosis.skipped_steps import ways_text
 

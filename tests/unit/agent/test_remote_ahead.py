@@ -3,9 +3,9 @@
 import os
 import sys
 
-from rldbg.agent.waits.called import remote_ahead
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.code.called import remote_ahead
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.reading.objects import OwnFrame
 
 SOURCES = Sources(os.getpid())
 

@@ -4,9 +4,9 @@ import os
 import queue
 import sys
 
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.rounds import current_round, in_vain
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.others.rounds import current_round, in_vain
+from rldbg.agent.waits.reading.objects import OwnFrame
 
 SOURCES = Sources(os.getpid())
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.resolving import texts_of
-from rldbg.agent.waits.routes import lines_entering, route
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.code.resolving import texts_of
+from rldbg.agent.waits.code.routes import lines_entering, route
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.reading.objects import OwnFrame
 from rldbg.live.diagnosis.passed_by import has_left, other_branch_of, passed_by
 
 

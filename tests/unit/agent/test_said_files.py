@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from rldbg.agent.waits.said_files import add_said, tracebacks
+from rldbg.agent.waits.processes.said_files import add_said, tracebacks
 
 TRACEBACK = """Traceback (most recent call last):
   File "/job/worker.py", line 41, in busy_loop

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from rldbg.agent.waits.objects import OwnFrame
-from rldbg.agent.waits.source import Sources
-from rldbg.agent.waits.starters import SourceLine, starters, starts_ahead
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.code.starters import SourceLine, starters, starts_ahead
+from rldbg.agent.waits.reading.objects import OwnFrame
 from rldbg.live.diagnosis.lost_waits import why_lost
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rldbg.agent.waits.process_views import OwnProcess
+from rldbg.agent.waits.reading.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
 from rldbg.live.diagnosis.wait_words import thing
 

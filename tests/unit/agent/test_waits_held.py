@@ -8,10 +8,10 @@ import threading
 import pytest
 from filelock import FileLock
 
-from rldbg.agent.waits.held_locks import held_locks
-from rldbg.agent.waits.looking import lock_key
-from rldbg.agent.waits.objects import OwnFrame, OwnObject
-from rldbg.agent.waits.source import Sources
+from rldbg.agent.waits.calls.looking import lock_key
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.others.held_locks import held_locks
+from rldbg.agent.waits.reading.objects import OwnFrame, OwnObject
 
 GUARD = """
 class Guard:

@@ -11,14 +11,14 @@ import threading
 
 import pytest
 
-from rldbg.agent.waits import layout as layouts
-from rldbg.agent.waits.buffers import own_kind
-from rldbg.agent.waits.ended import raised_facts
-from rldbg.agent.waits.far_objects import FarObject, modules_of, object_at
-from rldbg.agent.waits.layout import measured_layout
-from rldbg.agent.waits.memory import ProcessMemory
-from rldbg.agent.waits.objects import OwnObject, chain_of, quoted
-from rldbg.agent.waits.process_views import FarProcess, OwnProcess, threads_of
+from rldbg.agent.waits.processes.ended import raised_facts
+from rldbg.agent.waits.reading import layout as layouts
+from rldbg.agent.waits.reading.buffers import own_kind
+from rldbg.agent.waits.reading.far_objects import FarObject, modules_of, object_at
+from rldbg.agent.waits.reading.layout import measured_layout
+from rldbg.agent.waits.reading.memory import ProcessMemory
+from rldbg.agent.waits.reading.objects import OwnObject, chain_of, quoted
+from rldbg.agent.waits.reading.process_views import FarProcess, OwnProcess, threads_of
 
 
 class Slotted:

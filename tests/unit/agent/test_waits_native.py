@@ -8,13 +8,14 @@ import time
 
 import pytest
 
-from rldbg.agent.waits import kernel_threads, look, mark_moved
-from rldbg.agent.waits.chosen import without_inherited_ranks
-from rldbg.agent.waits.looking import Looking
-from rldbg.agent.waits.native_calls import native_wait
-from rldbg.agent.waits.source import Sources
-from rldbg.agent.waits.spied import spied_threads
-from rldbg.agent.waits.system_calls import kernel_wait
+from rldbg.agent.waits import look, mark_moved
+from rldbg.agent.waits.calls.looking import Looking
+from rldbg.agent.waits.calls.native_calls import native_wait
+from rldbg.agent.waits.calls.system_calls import kernel_wait
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.processes import kernel_threads
+from rldbg.agent.waits.reading.chosen import without_inherited_ranks
+from rldbg.agent.waits.reading.spied import spied_threads
 from rldbg.live import explain
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so"

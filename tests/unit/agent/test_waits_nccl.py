@@ -3,7 +3,7 @@
 import socket
 import threading
 
-from rldbg.agent.waits.nccl import lasting, nccl_notes, nccl_troubles, ras_troubles, trouble_text
+from rldbg.agent.waits.reading.nccl import lasting, nccl_notes, nccl_troubles, ras_troubles, trouble_text
 
 HEALTHY = b"""NCCL version 2.27.5 compiled with CUDA 12.9
 CUDA runtime version 12090, driver version 12090
@@ -97,7 +97,7 @@ def test_a_healthy_job_has_no_troubles():
 
 
 def test_an_answer_that_does_not_end_is_told_as_far_as_it_came(monkeypatch):
-    monkeypatch.setattr("rldbg.agent.waits.nccl._ANSWER_S", 0.2)
+    monkeypatch.setattr("rldbg.agent.waits.reading.nccl._ANSWER_S", 0.2)
     server = socket.create_server(("127.0.0.1", 0))
     held = []
 

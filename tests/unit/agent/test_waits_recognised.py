@@ -17,20 +17,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from rldbg.agent.waits.blocking import wait_of
-from rldbg.agent.waits.client_calls import pool_wait
-from rldbg.agent.waits.connected import connected_processes, is_listened, listening_at
-from rldbg.agent.waits.ended import ended_threads
-from rldbg.agent.waits.file_locks import file_lock_holders
-from rldbg.agent.waits.kernel import all_processes
-from rldbg.agent.waits.library_calls import library_wait
-from rldbg.agent.waits.looking import Looking, lock_key
-from rldbg.agent.waits.objects import OwnObject, path_text
-from rldbg.agent.waits.open_files import file_facts, listener
-from rldbg.agent.waits.process_views import OwnProcess
+from rldbg.agent.waits.calls.blocking import wait_of
+from rldbg.agent.waits.calls.client_calls import pool_wait
+from rldbg.agent.waits.calls.library_calls import library_wait
+from rldbg.agent.waits.calls.looking import Looking, lock_key
+from rldbg.agent.waits.code.source import Sources
+from rldbg.agent.waits.processes.connected import connected_processes, is_listened, listening_at
+from rldbg.agent.waits.processes.ended import ended_threads
+from rldbg.agent.waits.processes.open_files import file_facts, listener
+from rldbg.agent.waits.reading.file_locks import file_lock_holders
+from rldbg.agent.waits.reading.kernel import all_processes
+from rldbg.agent.waits.reading.objects import OwnObject, path_text
+from rldbg.agent.waits.reading.process_views import OwnProcess
+from rldbg.agent.waits.reading.unix_sockets import unix_peer
 from rldbg.agent.waits.snapshot import snapshot
-from rldbg.agent.waits.source import Sources
-from rldbg.agent.waits.unix_sockets import unix_peer
 from rldbg.live.diagnosis.wait_words import thing
 
 

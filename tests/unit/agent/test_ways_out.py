@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from rldbg.agent.waits.ways_out import exit_test
+from rldbg.agent.waits.code.ways_out import exit_test
 
 SLEEP = "time.sleep(1)"
 DEADLINE = "if time.monotonic() > end: return None"

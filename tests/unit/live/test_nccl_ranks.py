@@ -2,7 +2,7 @@
 
 import pytest
 
-from rldbg.agent.waits.nccl import _troubles
+from rldbg.agent.waits.reading.nccl import _troubles
 from rldbg.live.diagnosis.explanation import explain
 
 SKIPPED = b"""Errors

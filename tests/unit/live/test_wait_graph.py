@@ -6,7 +6,7 @@ from zlib import crc32
 import pytest
 
 from rldbg.agent.waits import mark_moved, may_wait_for_interpreter
-from rldbg.agent.waits.native_calls import _add_interpreter_waits
+from rldbg.agent.waits.calls.native_calls import _add_interpreter_waits
 from rldbg.live import explain, wait_of
 from rldbg.live.diagnosis import rank_nodes
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..settings import say
-from ..waits.kernel import all_processes
-from ..waits.open_files import ends_of
+from ..waits.processes.open_files import ends_of
+from ..waits.reading.kernel import all_processes
 from .nsys import VARIABLE, UnderNsys, has_gpu, nsys_options, report_path
 from .plan import Plan, fresh_path
 from .status_file import OPEN_STATES, StatusFile

@@ -8,11 +8,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .looking import SHARED_BY_RAY
+    from .calls.looking import SHARED_BY_RAY
+    from .calls.native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
+    from .code.places import is_standard, is_users
     from .moving import mark_moved
-    from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
     from .outside import look
-    from .places import is_standard, is_users
     from .snapshot import add_own_waits
     from .thread_entries import RAYS_LOOP
 
@@ -30,10 +30,10 @@ __all__ = [
 ]
 _MODULES = {
     "RAYS_LOOP": "thread_entries",
-    "SHARED_BY_RAY": "looking",
+    "SHARED_BY_RAY": "calls.looking",
     "add_own_waits": "snapshot",
-    "is_standard": "places",
-    "is_users": "places",
+    "is_standard": "code.places",
+    "is_users": "code.places",
     "look": "outside",
     "mark_moved": "moving",
 }
@@ -42,4 +42,4 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'native_calls')}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'calls.native_calls')}"), name)

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .backlog import untouched
-from .event_loops import all_tasks, awaited, is_waiting
-from .kernel import Facts
-from .objects import Object
-from .rounds import in_vain
+from .calls.event_loops import all_tasks, awaited, is_waiting
+from .others.backlog import untouched
+from .others.rounds import in_vain
+from .reading.kernel import Facts
+from .reading.objects import Object
 
 # Who is woken from these got what it waited for, and waits for the next; a condition may have been notified in vain.
 _ENDED_BY_WAKING = frozenset(

@@ -12,31 +12,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .backlog import backlog
-from .blocking import wait_of
-from .chosen import (
-    chosen_processes,
-    describe,
-    told_rank,
-    with_given_names,
-    without_inherited_ranks,
-)
-from .ended import ended_process
-from .kernel import Facts, children_of, tracing_note
-from .kernel_threads import thread_facts
-from .layout import LayoutError, MemoryLayout, measured_layout
-from .looking import Looking
-from .memory import ProcessMemory
+from .calls.blocking import wait_of
+from .calls.looking import Looking
+from .calls.native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
+from .code.places import own_frames
+from .code.source import Sources
 from .moving import awaiting, mark_moved, watch_tasks
-from .native_calls import add_native_waits, may_wait_for_gpu, may_wait_for_interpreter
-from .nccl import lasting, nccl_notes, nccl_troubles
-from .places import own_frames
-from .process_views import FarProcess, ThreadView
-from .rounds import current_round
-from .said_files import add_said
+from .others.backlog import backlog
+from .others.rounds import current_round
+from .processes.ended import ended_process
+from .processes.kernel_threads import thread_facts
+from .processes.said_files import add_said
+from .reading.chosen import chosen_processes, describe, told_rank, with_given_names, without_inherited_ranks
+from .reading.kernel import Facts, children_of, tracing_note
+from .reading.layout import LayoutError, MemoryLayout, measured_layout
+from .reading.memory import ProcessMemory
+from .reading.nccl import lasting, nccl_notes, nccl_troubles
+from .reading.process_views import FarProcess, ThreadView
+from .reading.spied import SpiedProcess, find_py_spy, spied_threads
 from .snapshot import snapshot
-from .source import Sources
-from .spied import SpiedProcess, find_py_spy, spied_threads
 from .thread_entries import frame_facts
 
 # What reading a process raises that changes while it is read.

@@ -5,27 +5,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .awaited_files import awaited_files, files_ahead
-from .called import names_asked_for, remote_ahead
-from .chosen import given_name
-from .distributed_calls import given_results, keys_ahead
-from .ended import ended_processes, ended_threads, last_exception, own_threads
-from .event_loops import all_tasks, failed_tasks, is_waiting, task_facts
-from .failed_work import failed_futures
-from .held_locks import class_of, held_locks, tell_apart
-from .kept import ray_keeping
-from .kernel import Facts, all_processes, children_of, thread_numbers, threading_libraries
-from .looking import Wait
-from .objects import Frame, Object, quoted
-from .open_files import listener, unflushed
-from .other_ends import leads_elsewhere, look_behind
-from .places import is_users, own_frames, users_place
-from .process_groups import groups_made, name_groups
-from .process_views import OwnProcess, ProcessView, ThreadView
-from .programs import ended_programs, program_behind
-from .relations import name_by_others, relate
-from .routes import lines_entering, route
-from .source import Sources
+from .calls.distributed_calls import given_results, keys_ahead
+from .calls.event_loops import all_tasks, failed_tasks, is_waiting, task_facts
+from .calls.looking import Wait
+from .code.called import names_asked_for, remote_ahead
+from .code.places import is_users, own_frames, users_place
+from .code.routes import lines_entering, route
+from .code.source import Sources
+from .others.awaited_files import awaited_files, files_ahead
+from .others.failed_work import failed_futures
+from .others.held_locks import class_of, held_locks, tell_apart
+from .others.kept import ray_keeping
+from .others.other_ends import leads_elsewhere, look_behind
+from .others.process_groups import groups_made, name_groups
+from .others.relations import name_by_others, relate
+from .processes.ended import ended_processes, ended_threads, last_exception, own_threads
+from .processes.open_files import listener, unflushed
+from .processes.programs import ended_programs, program_behind
+from .reading.chosen import given_name
+from .reading.kernel import Facts, all_processes, children_of, thread_numbers, threading_libraries
+from .reading.objects import Frame, Object, quoted
+from .reading.process_views import OwnProcess, ProcessView, ThreadView
 from .thread_entries import connections_of, frame_facts, pipe_descriptor, place_of, thread_entry, wanted_locks
 
 _ADDED_TO_STACKS = (

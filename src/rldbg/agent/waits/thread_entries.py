@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 
-from .backlog import backlog
-from .blocking import wait_of
-from .ended import OUR_THREADS, ended_process, raised_facts
-from .event_loops import transports_of
-from .kernel import Facts
-from .kernel_threads import thread_facts
-from .looking import Looking, Wait
-from .objects import Frame, is_a
-from .places import is_users, users_place
-from .process_views import ThreadView
-from .rounds import current_round
-from .source import Sources
+from .calls.blocking import wait_of
+from .calls.event_loops import transports_of
+from .calls.looking import Looking, Wait
+from .code.places import is_users, users_place
+from .code.source import Sources
+from .others.backlog import backlog
+from .others.rounds import current_round
+from .processes.ended import OUR_THREADS, ended_process, raised_facts
+from .processes.kernel_threads import thread_facts
+from .reading.kernel import Facts
+from .reading.objects import Frame, is_a
+from .reading.process_views import ThreadView
 
 _MOST_HELD = 100
 # Loops that are written in C show only who runs them.

@@ -19,8 +19,8 @@ def packed() -> bytes:
     folder = Path(rldbg.agent.waits.__file__).parent
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(folder.glob("*.py")):
-            archive.writestr(f"{PACKAGE}/{file.name}", file.read_text(encoding="utf-8"))
+        for file in sorted(folder.rglob("*.py")):
+            archive.writestr(f"{PACKAGE}/{file.relative_to(folder).as_posix()}", file.read_text(encoding="utf-8"))
         archive.writestr("__main__.py", _MAIN)
     return buffer.getvalue()
 
