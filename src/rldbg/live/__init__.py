@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from rldbg.live.client.editor_port import EditorPort, launch_configuration, write_launch_configuration
     from rldbg.live.client.target import connect_target, find_run, live_runs
     from rldbg.live.diagnosis.explanation import LOOKS_APART_S, explain, wait_of
-    from rldbg.live.diagnosis.flight_recorder import Dumps, diagnose_dumps, read_dumps
     from rldbg.live.diagnosis.hang import HangDiagnosis, diagnose
-    from rldbg.live.diagnosis.stack_groups import StackGroup, diagnose_stacks, group_stacks
+    from rldbg.live.diagnosis.ranks.flight_recorder import Dumps, diagnose_dumps, read_dumps
+    from rldbg.live.diagnosis.ranks.stack_groups import StackGroup, diagnose_stacks, group_stacks
     from rldbg.live.diagnosis.stuck_run import explain_job, explain_run
     from rldbg.live.diagnosis.waits import Mismatch, Pending, RankView, Waits
     from rldbg.live.prompt.broadcast import BroadcastResult, ProcessGroup, broadcast, execute_on, is_continue

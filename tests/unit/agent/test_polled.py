@@ -14,7 +14,7 @@ from rldbg.agent.waits.others.polled import looked_at, loop_condition, unchanged
 from rldbg.agent.waits.reading.objects import OwnFrame
 from rldbg.agent.waits.reading.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
-from rldbg.live.diagnosis.skipped_steps import unchanged_text
+from rldbg.live.diagnosis.graph.skipped_steps import unchanged_text
 
 
 class Waiting:

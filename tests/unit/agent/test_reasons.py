@@ -12,8 +12,8 @@ from rldbg.agent.waits.code.reasons import guard
 from rldbg.agent.waits.code.source import Sources
 from rldbg.agent.waits.others.skipped import failed_calls, skipped_return
 from rldbg.agent.waits.reading.objects import OwnFrame
-from rldbg.live.diagnosis.lost_waits import why_lost
-from rldbg.live.diagnosis.skipped_steps import ways_text
+from rldbg.live.diagnosis.graph.lost_waits import why_lost
+from rldbg.live.diagnosis.graph.skipped_steps import ways_text
 
 SET = frozenset({"set"})
 

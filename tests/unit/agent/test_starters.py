@@ -10,7 +10,7 @@ import pytest
 from rldbg.agent.waits.code.source import Sources
 from rldbg.agent.waits.code.starters import SourceLine, starters, starts_ahead
 from rldbg.agent.waits.reading.objects import OwnFrame
-from rldbg.live.diagnosis.lost_waits import why_lost
+from rldbg.live.diagnosis.graph.lost_waits import why_lost
 
 
 def produce(items):

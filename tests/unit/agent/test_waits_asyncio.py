@@ -8,7 +8,7 @@ import pytest
 
 from rldbg.agent.waits.reading.process_views import OwnProcess
 from rldbg.agent.waits.snapshot import snapshot
-from rldbg.live.diagnosis.wait_words import thing
+from rldbg.live.diagnosis.graph.wait_words import thing
 
 
 async def _stream(items):

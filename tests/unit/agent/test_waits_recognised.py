@@ -31,7 +31,7 @@ from rldbg.agent.waits.reading.objects import OwnObject, path_text
 from rldbg.agent.waits.reading.process_views import OwnProcess
 from rldbg.agent.waits.reading.unix_sockets import unix_peer
 from rldbg.agent.waits.snapshot import snapshot
-from rldbg.live.diagnosis.wait_words import thing
+from rldbg.live.diagnosis.graph.wait_words import thing
 
 
 class Store:

@@ -1,7 +1,7 @@
 """The death of one actor is one finding, whoever waits because of it."""
 
 from rldbg.live.diagnosis.hang import HangDiagnosis
-from rldbg.live.diagnosis.ray_deaths import deaths_once
+from rldbg.live.diagnosis.ray.deaths import deaths_once
 
 WHY = "has died: its process has ended (exit code 1)"
 

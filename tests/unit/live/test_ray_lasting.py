@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 
 from rldbg.live import explain
-from rldbg.live.diagnosis.ray_lasting import is_unclear, mark_lasting, may_be_unclear
+from rldbg.live.diagnosis.ray.lasting import is_unclear, mark_lasting, may_be_unclear
 from rldbg.live.unarmed import ray_cluster, ray_stacks
 
 RAY = {"nodes": [{"node_id": "n", "host": "h", "ip": "1", "alive": True, "total": {}, "free": {}}], "actors": []}

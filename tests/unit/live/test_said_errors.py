@@ -1,8 +1,8 @@
 """Which errors that a job has said belong to a finding: those of who should have acted."""
 
+from rldbg.live.diagnosis.graph.wait_graph import Edge, Node, WaitGraph
 from rldbg.live.diagnosis.hang import HangDiagnosis
 from rldbg.live.diagnosis.said_errors import with_said_errors
-from rldbg.live.diagnosis.wait_graph import Edge, Node, WaitGraph
 
 PLACE = {"file": "/job/engine.py", "line": 21, "function": "Engine.get"}
 ERROR = {

@@ -8,7 +8,7 @@ import pytest
 from rldbg.agent.waits import mark_moved, may_wait_for_interpreter
 from rldbg.agent.waits.calls.native_calls import _add_interpreter_waits
 from rldbg.live import explain, wait_of
-from rldbg.live.diagnosis import rank_nodes
+from rldbg.live.diagnosis.ranks import rank_nodes
 
 
 def _thread(name, wait, *, main=False, place=("job.py", 7, "work"), **more):

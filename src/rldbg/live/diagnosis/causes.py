@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from rldbg.live.diagnosis.graph.wait_graph import FEEDS, JOINS, Node, WaitGraph, sleeps_long, works_slowly
+from rldbg.live.diagnosis.graph.wait_words import clause, listed, loop_text, sentence, thing, told_nodes
 from rldbg.live.diagnosis.hang import CORRECT_WHAT_WAS_RAISED, HangDiagnosis
-from rldbg.live.diagnosis.rank_nodes import uneven_rounds
-from rldbg.live.diagnosis.wait_graph import FEEDS, JOINS, Node, WaitGraph, sleeps_long, works_slowly
-from rldbg.live.diagnosis.wait_words import clause, listed, loop_text, sentence, thing, told_nodes
+from rldbg.live.diagnosis.ranks.rank_nodes import uneven_rounds
 from rldbg.live.diagnosis.waits import one_sided
 
 SLOW = "it is running: this may be slow, not a hang; look again later and compare the line"

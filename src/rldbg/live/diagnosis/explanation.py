@@ -7,12 +7,15 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.agent.waits import mark_moved
 from rldbg.live.diagnosis.causes import SLOW, causes_of, consequences
-from rldbg.live.diagnosis.group_members import diagnose_groups
+from rldbg.live.diagnosis.graph.process_nodes import AT_THE_MOMENT
+from rldbg.live.diagnosis.graph.wait_graph import Id, Node, WaitGraph, works_slowly
+from rldbg.live.diagnosis.graph.wait_nodes import nodes_of, rest_where_meant, without_library_tasks
+from rldbg.live.diagnosis.graph.wait_words import clause, place_text, sentence
 from rldbg.live.diagnosis.hang import ENDED, HangDiagnosis
-from rldbg.live.diagnosis.nccl_ranks import join_nccl, nccl_errors
 from rldbg.live.diagnosis.passed_by import other_branch_of, passed_by, where_apart
-from rldbg.live.diagnosis.process_nodes import AT_THE_MOMENT
-from rldbg.live.diagnosis.rank_nodes import (
+from rldbg.live.diagnosis.ranks.group_members import diagnose_groups
+from rldbg.live.diagnosis.ranks.nccl_ranks import join_nccl, nccl_errors
+from rldbg.live.diagnosis.ranks.rank_nodes import (
     NOT_BY_ALL,
     UNNAMED,
     answering_lines,
@@ -20,12 +23,9 @@ from rldbg.live.diagnosis.rank_nodes import (
     uneven_rounds,
     unseen_ranks,
 )
-from rldbg.live.diagnosis.ray_deaths import deaths_once
+from rldbg.live.diagnosis.ranks.stack_groups import diagnose_stacks, raised_frames, raised_in_thread, users_frame
+from rldbg.live.diagnosis.ray.deaths import deaths_once
 from rldbg.live.diagnosis.said_errors import with_said_errors
-from rldbg.live.diagnosis.stack_groups import diagnose_stacks, raised_frames, raised_in_thread, users_frame
-from rldbg.live.diagnosis.wait_graph import Id, Node, WaitGraph, works_slowly
-from rldbg.live.diagnosis.wait_nodes import nodes_of, rest_where_meant, without_library_tasks
-from rldbg.live.diagnosis.wait_words import clause, place_text, sentence
 
 _SENTENCES = 20
 _OVER = "why it ended is in its logs: rldbg doctor RUN_FOLDER"
@@ -47,7 +47,7 @@ def explain(
     known = [_with_name(_with_crash(stack)) for stack in stacks]
     if ray:
         # Not loaded where there is no Ray.
-        from rldbg.live.diagnosis.ray_queues import with_queue_ids
+        from rldbg.live.diagnosis.ray.queues import with_queue_ids
 
         known = with_queue_ids(known, ray)
     nodes = join_nccl(nodes_of(known), known)
@@ -59,7 +59,7 @@ def explain(
         # Counters do not include operations that were started earlier and are waited for in C.
         collectives = None
     if ray:
-        from rldbg.live.diagnosis.ray_nodes import join_ray
+        from rldbg.live.diagnosis.ray.nodes import join_ray
 
         nodes = join_ray(nodes, known, ray)
     joined = join_ranks(
@@ -213,7 +213,7 @@ def _with_deaths(found: HangDiagnosis, graph: WaitGraph, ray: Mapping[str, Any])
     other reason to last."""
     if not ray or found.kind not in (*_NO_CAUSE, "ended"):
         return found
-    from rldbg.live.diagnosis.ray_queues import killed_at_work, lost_users
+    from rldbg.live.diagnosis.ray.queues import killed_at_work, lost_users
 
     lost = lost_users(ray) + killed_at_work(ray)
     polling = [node for node in graph.nodes.values() if node.wait.get("polls")]

@@ -8,10 +8,10 @@ from typing import Any
 
 from rldbg.agent import Message
 from rldbg.core import redact_text
-from rldbg.live.diagnosis.entries import process_id, process_name, thread_id
+from rldbg.live.diagnosis.graph.entries import process_id, process_name, thread_id
+from rldbg.live.diagnosis.graph.wait_graph import FEEDS, Id, WaitFacts, WaitGraph
+from rldbg.live.diagnosis.graph.wait_words import age_text, listed, place_text
 from rldbg.live.diagnosis.hang import HangDiagnosis
-from rldbg.live.diagnosis.wait_graph import FEEDS, Id, WaitFacts, WaitGraph
-from rldbg.live.diagnosis.wait_words import age_text, listed, place_text
 
 _MOST_JOINED, _MOST_LISTED = 2, 3
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")

@@ -10,7 +10,7 @@ from rldbg.core import RldbgError
 from rldbg.live.client.broker_client import BrokerClient
 from rldbg.live.diagnosis.explanation import LOOKS_APART_S, explain
 from rldbg.live.diagnosis.hang import HangDiagnosis
-from rldbg.live.diagnosis.ray_lasting import is_unclear, mark_lasting
+from rldbg.live.diagnosis.ray.lasting import is_unclear, mark_lasting
 
 if TYPE_CHECKING:
     from rldbg.live.unarmed.job import UnarmedJob, UnarmedView

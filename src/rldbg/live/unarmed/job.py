@@ -6,8 +6,8 @@ from typing import Any
 from rldbg.agent import Message
 from rldbg.agent.waits import look
 from rldbg.core import IncompleteDataError, UsageError
-from rldbg.live.diagnosis.entries import all_entries
-from rldbg.live.diagnosis.ray_view import name_workers
+from rldbg.live.diagnosis.graph.entries import all_entries
+from rldbg.live.diagnosis.ray.view import name_workers
 from rldbg.live.unarmed.hosts import look_by_srun, look_by_ssh
 from rldbg.live.unarmed.ray_cluster import look_at_ray
 

@@ -148,8 +148,8 @@ def _with_stacks(ray: Any, first: dict[str, Any], looking: Mapping[str, Any]) ->
     """Looks again, where the stacks and what Ray lists do not fit together and may soon."""
     # Only in the process that has joined Ray.
     from rldbg.live.diagnosis.explanation import explain
-    from rldbg.live.diagnosis.ray_lasting import is_unclear, mark_lasting, may_be_unclear
-    from rldbg.live.diagnosis.ray_view import name_workers
+    from rldbg.live.diagnosis.ray.lasting import is_unclear, mark_lasting, may_be_unclear
+    from rldbg.live.diagnosis.ray.view import name_workers
     from rldbg.live.unarmed.ray_stacks import busy_workers, stacks_of
 
     known = {task["task_id"] for task in first["tasks"]}
