@@ -13,6 +13,7 @@ from rldbg.core import ExitCode, Finding, Run, Severity, redact_text, write_whol
 from rldbg.doctor.answer.causes import told_above, told_cause
 from rldbg.doctor.answer.diagnosis import Cause, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.answer.guidance import asks_nccl, names_library, next_steps
+from rldbg.doctor.clues.collectives import unlike_collectives
 from rldbg.doctor.clues.engine_requests import uses_while_asleep
 from rldbg.doctor.clues.long_phases import long_phases
 from rldbg.doctor.clues.mentions import Mention, mentions, words_of_nccl
@@ -119,6 +120,7 @@ def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource], lib
         *uses_while_asleep(evidence, sources, library),
         *_broken_rules(evidence, sources, library),
         *unfit_calls(evidence),
+        *unlike_collectives(evidence),
     ]
     for hit in (each for each in led if each.entry in library.entries):  # a folder of entries may replace all
         evidence.hits.append(hit)

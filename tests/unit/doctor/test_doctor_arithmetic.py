@@ -304,3 +304,44 @@ TypeError: Core.make() got an unexpected keyword argument 'seam'
     assert "frob 1.2.3" in verdict(other).root_causes[0].detail
     assert "quilt 0" not in verdict(other).root_causes[0].detail
     assert "this log prints frob" not in verdict(log.replace("frob==1.2.3", "frob==1.2.3\nfrob==1.2.4")).headline
+
+
+def test_a_sample_that_was_not_cut_explains_a_lack_of_memory(verdict):
+    log = (
+        "+ python3 train.py --rollout-max-context-len 4096 --max-tokens-per-gpu 6144\n"
+        "perf 7: {'rollout/response_len/mean': 803.4, 'rollout/response_len/max': 3900, 'rollout/x': 1}\n"
+        "perf 8: {'rollout/response_len/mean': 2806.2, 'rollout/response_len/max': 50321, 'rollout/x': 1}\n"
+    )
+    said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 23.82 GiB. GPU 3 has 79.11 GiB"
+    told = verdict(log + TRACE.format(code="loss()", said=said)).root_causes[0].detail
+    assert "the longest sample before it has 50321 tokens (rollout/response_len/max, line 3)" in told
+    assert "rollout_max_context_len (line 1) allows 4096" in told
+    short = log.replace("50321", "3999")
+    assert "longest sample" not in verdict(short + TRACE.format(code="loss()", said=said)).root_causes[0].detail
+
+
+WATCHDOG = (
+    "[E ProcessGroupNCCL.cpp:828] [{group}Rank {rank}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum={number}, OpType={kind}, Timeout(ms)=4800000) ran for 4804648 milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("group", "number", "kind", "is_told"),
+    [
+        ("", 18364, "_ALLGATHER_BASE", True),
+        ("PG ID 2 PG GUID 2(dp) ", 7, "_ALLGATHER_BASE", True),
+        ("", 7, "_ALLGATHER_BASE", False),
+        ("", 18364, "ALLGATHER", False),
+    ],
+    ids=["late", "of a named group", "perhaps of two groups", "the same"],
+)
+def test_watchdogs_of_one_number_tell_which_ranks_are_elsewhere(verdict, group, number, kind, is_told):
+    log = "".join(
+        WATCHDOG.format(group=group, rank=rank, number=number, kind="ALLGATHER" if rank else kind) for rank in range(4)
+    )
+    found = verdict(log)
+    causes = [cause.id for cause in found.root_causes]
+    assert ("collective-mismatch" in causes) is is_told
+    if is_told:
+        assert f"at number {number} rank 0 in {kind} and ranks 1, 2, 3 in ALLGATHER" in found.root_causes[0].detail

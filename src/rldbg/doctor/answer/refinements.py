@@ -10,6 +10,7 @@ from rldbg.doctor.answer.diagnosis import Cause
 from rldbg.doctor.clues.allocations import is_of_memory
 from rldbg.doctor.clues.api_history import asked_package, told_by_history
 from rldbg.doctor.clues.arithmetic import told_by_numbers
+from rldbg.doctor.clues.collectives import MISMATCH, told_of_ranks
 from rldbg.doctor.clues.interfaces import given_function
 from rldbg.doctor.clues.none_values import settings_not_given
 from rldbg.doctor.clues.options import Refusal, refused_option
@@ -32,6 +33,8 @@ def refined(
     """A root cause with the first of these that its log says; any other sighting as it is."""
     if sighting not in judgement.causes:
         return cause
+    if sighting.entry.id == MISMATCH and (ranks := told_of_ranks(evidence, sighting.first)):
+        return replace(cause, detail=ranks)
     failure = _failure_of(sighting, judgement, evidence)
     if told := redact_text(told_by_numbers(failure, sources)):
         return replace(cause, detail=_with_sentence(cause, told, is_first=is_of_memory(failure.headline)))

@@ -9,7 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rldbg.doctor.clues.logged_settings import LoggedSetting, LoggedSettings
+from rldbg.doctor.clues.mentions import rows_of
 from rldbg.doctor.clues.setting_kinds import ANSWER, MICRO_BATCH, PROMPT, TOKENS, VOCABULARY
+from rldbg.doctor.logs.cleaning import clean
+from rldbg.doctor.logs.evidence import LogPlace
+from rldbg.doctor.logs.sources import LogSource
 
 _TRIED = re.compile(r"Tried to allocate (?P<number>\d+\.\d+) ?(?P<unit>[MG]iB|GB|MB)")
 _UNITS = {"M": 1 << 20, "G": 1 << 30}
@@ -26,6 +30,11 @@ _MODELS = (
 )
 """Rows of the output layer, where the log has the model's name and not its configuration."""
 _BYTES = ((4, "float32"), (2, "16 bit"))
+_LONGEST = re.compile(
+    r"(?P<name>[\w./-]{0,60}(?:_len|length|tokens)[\w-]{0,20}/max)[\"']?[:=] ?(?P<tokens>\d{3,8})(?![\w.]*\d)"
+)
+"""How trainers print the longest sample of a batch."""
+_LOOKED_BACK, _LINE_BYTES = 2000, 1 << 14
 _FREE = re.compile(
     r"Free memory on device (?:\S{1,20} )?\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\).{0,80}?"
     r"utilization \((?P<share>[\d.]+), (?P<asked>[\d.]+) GiB\)"
@@ -74,6 +83,26 @@ def _tensor(said: str, settings: LoggedSettings) -> str:
                         f"{tried['number']} {tried['unit']} is one tensor: {rows.number} tokens ({rows.words}) x "
                         f"{size} words of the vocabulary{whose} x {width} bytes, the {name} logits of all tokens"
                     )
+    return ""
+
+
+def longest_sample(place: LogPlace, sources: Sequence[LogSource], settings: LoggedSettings) -> str:
+    """The longest sample that was counted last before a place, where it is longer than a limit of the settings."""
+    source = next((each for each in sources if each.name == place.file), None)
+    limits = sorted(settings.like(TOKENS), key=lambda each: each.value)
+    rows = rows_of(source)[: max(0, place.line - 1)] if source is not None and limits else []
+    for number in range(len(rows), max(0, len(rows) - _LOOKED_BACK), -1):
+        found = _LONGEST.search(clean(rows[number - 1][:_LINE_BYTES]).text)
+        if found is None:
+            continue
+        longest = int(found["tokens"])
+        limit = next((each for each in limits if each.value < longest), None)
+        if limit is None:
+            return ""
+        return (
+            f"the longest sample before it has {longest} tokens ({found['name']}, line {number}), and {limit.shown} "
+            f"allows {int(limit.value)}: it was not cut to it"
+        )
     return ""
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rldbg.doctor.clues.allocations import allocation, is_of_memory
+from rldbg.doctor.clues.allocations import allocation, is_of_memory, longest_sample
 from rldbg.doctor.clues.conditions import Condition, condition_of, parsed_condition
 from rldbg.doctor.clues.divisions import division, is_of_division
 from rldbg.doctor.clues.logged_settings import LoggedSettings
@@ -42,7 +42,10 @@ def told_by_numbers(failure: Failure, sources: Sequence[LogSource]) -> str:
     if not is_of_numbers and parsed_condition(failure) is None:
         return ""
     settings = LoggedSettings.above(failure.place, sources)
-    if told := division(said, settings) or allocation(said, settings) or _sizes_told(said, settings):
+    told = division(said, settings) or allocation(said, settings) or _sizes_told(said, settings)
+    if not told and is_of_memory(said):
+        told = longest_sample(failure.place, sources, settings)
+    if told:
         return told
     condition = condition_of(failure, settings)
     is_told = condition is not None and condition.known and condition.holds is not True

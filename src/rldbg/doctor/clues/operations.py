@@ -10,6 +10,7 @@ from rldbg.doctor.logs.frames import asks, installed_package, is_standard, packa
 _OF_OP = re.compile(
     r"(?P<op>\w+(?:::\w+)?)\(\) (?:is missing value for argument|expected at most \d+ argument\(s\) but received \d+)"
     r"|(?P<bound>\w+)\(\): incompatible (?:function|constructor) arguments"
+    r"|Mismatched number of arguments when calling: [`'\"](?P<packed>\w+)[`'\"]\. Expected \d+ but got \d+ arguments"
 )
 _LIBRARIES = {
     "flashinfer": "flashinfer-python",
@@ -78,13 +79,19 @@ def library_asked_for(said: str, frames: Sequence[str]) -> str:
 def unfit_call(said: str, frames: Sequence[str]) -> str:
     """Who calls which library's operation with arguments that it does not take."""
     found = _OF_OP.search(said)
-    asking = next((frame for frame in reversed(frames) if asks(frame)), "")
+    asking = next((frame for frame in reversed(frames) if asks(frame) and package_of(frame)), "")
     caller = package_of(asking)
     if found is None or not caller:
         return ""
-    op = (found["op"] or found["bound"]).rpartition("::")[2]
+    op = (found["op"] or found["bound"] or found["packed"]).rpartition("::")[2]
     around = " ".join((*map(short, frames), said))
     library = next((pip for name, pip in _LIBRARIES.items() if name in around), "")
+    if library and _LIBRARIES.get(caller) == library:
+        return (
+            f"the operation {op}() in the compiled part of {caller} takes other arguments than its Python code passes "
+            f"at {short(asking)}: they are of different releases; pip list | grep -i {caller} shows all its packages, "
+            f"which have to be of one release (of FlashInfer also flashinfer-cubin and flashinfer-jit-cache)."
+        )
     whose = f"of {library} " if library else "of a compiled library "
     return (
         f"the operation {op}() {whose}takes other arguments than {caller} passes at {short(asking)}: the installed "

@@ -30,6 +30,8 @@ _NUMBER = re.compile(r"\d+")
 _TAKES_PLACE = re.compile(r"(?i)\b(?:load\w*|add\w*|updat\w*|regist\w*|swap\w*|switch\w*|serv\w*|creat\w*)\b")
 _OF_SIZES = re.compile(r"(?i)\b(?:sizes?|shapes?|dimension|length|expected)\b")
 _SIZE = re.compile(r"(?<![\w.])\d{2,9}(?![\w.])")
+_NAMED_SIZE = re.compile(r"\w_\w+ ?[(=:] ?(?P<value>\d{2,9})(?![\w.])")
+"""A number behind its own name: the message says what it is."""
 _SETTING = re.compile(
     r"(?P<name>[A-Za-z_][\w.]*(?:len|size|tokens|width|seq|dim|limit|context)\w*)"
     r"[\"']? ?[=:] ?[\"']?(?P<value>\d{2,9})\b"
@@ -87,7 +89,8 @@ def _other_version(said: str, rows: Sequence[_Row], file: str) -> str:
 
 def _configured(said: str, rows: Sequence[_Row], file: str) -> str:
     """The setting whose value is one of the sizes that do not fit, and the size beside it."""
-    sizes = [int(size) for size in _SIZE.findall(said)] if _OF_SIZES.search(said) else []
+    own = set(_NAMED_SIZE.findall(said))
+    sizes = [int(size) for size in _SIZE.findall(said) if size not in own] if _OF_SIZES.search(said) else []
     for row in rows:
         for found in _SETTING.finditer(row.text):
             value = int(found["value"])

@@ -121,7 +121,7 @@ _IN_VAIN = re.compile(
     rb"(?i)\b(?:fail\w*|errors?|exception|abort\w*|crash\w*|kill\w*|unsuccess\w*|not|never|no|if|when|until|before|"
     rb"non-?zero|timed out|out.of.memory|timeout|cancel\w*|(?:code|status)[ :=]{1,3}-?[1-9])\b"
 )
-_SERVED = re.compile(rb'POST /[^"\n]{0,80} HTTP/1\.[01]" 200')
+_SERVED = re.compile(rb'(?:POST /[^"\n]{0,80}|GET /health\w{0,20}) HTTP/1\.[01]" 200')
 _SHUTS_DOWN = re.compile(rb"\b(?:CRITICAL|FATAL)\b[^\n]{0,200}(?:shutting down|exiting|fatal)")
 _TO_END = re.compile(rb"SIG(?:TERM|INT)\b|KeyboardInterrupt(?=[:\r\n]|$)")
 _GOT_SIGNAL = re.compile(rb"(?i)\b(?:received|got|caught)\b|KeyboardInterrupt")

@@ -27,7 +27,8 @@ _TRIED_AGAIN = re.compile(r".{0,400}?\b(?:[Rr]etrying(?! failed)|[Ww]ill (?:be )
 _GONE_ON = re.compile(
     r"(?:^|[.,;:)] |-- ?|- |=> ?|-> ?)"
     r"(?i:(?:proceeding|continuing) (?:without|anyway)|(?:falling|fall|falls) back (?:to|on)|"
-    r"(?:is |was |will be )?ignored|ignoring it|(?:skipped|skipping)(?= it| this|\W*$)|using \S{1,40} instead)\b"
+    r"(?:is |was |will be )?ignored|(?:\w+ ){0,3}will be (?:deleted|dropped|skipped|removed)|ignoring it|"
+    r"(?:skipped|skipping)(?= it| this|\W*$)|using \S{1,40} instead)\b"
 )
 """What follows on the same line: the program has dealt with it."""
 
@@ -46,6 +47,8 @@ _MODEL_TEXT = re.compile(
     r"\W{0,3}\[(?:prompt|response|ground_truth|question|answer|completion|solution|input|output|generated_text)s?\]"
     r"|.{0,200}?(?:<\|im_start\|>|<\|im_end\|>|<think>|</think>|<\|assistant\|>|<\|user\|>)"
 )
+_EXCERPT = re.compile(r"\w ?[:=] ?['\"][^'\"]{0,40}<(?:think|\|).*(?:\\n|['\"][\])}]*\s*$)")
+"""A text that ends on its line: in quotes behind its name, and its line breaks are written out."""
 _TABLE_ROW = re.compile(r"\s*[│┃].*[│┃]\s*$")
 """What stands in a frame that is drawn: samples in a table, variables beside a traceback."""
 _MODEL_TEXT_LINE = re.compile(r"(?i)\W{0,3}(?:prompt|question|completion|generat(?:ed|ion)(?: text)?)s?\W{0,2}: ")
@@ -130,8 +133,9 @@ def is_line_of_model(text: str) -> bool:
 
 
 def begins_model_text(text: str) -> bool:
-    """Whether a line begins the text of a prompt or a response, as trainers print samples."""
-    return bool(_MODEL_TEXT.match(text))
+    """Whether a line begins the text of a prompt or a response, as trainers print samples; not where it only quotes the
+    head of one."""
+    return bool(_MODEL_TEXT.match(text)) and not _EXCERPT.search(text)
 
 
 def ends_model_text(text: str) -> bool:

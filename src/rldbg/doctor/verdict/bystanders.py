@@ -124,13 +124,22 @@ def _is_beside(hit: Hit, end: Failure, told: Sequence[Failure], evidence: LogEvi
     if not (_same_process(hit.place, end.place) or end in told):
         return False
     holder = next((failure for failure in evidence.failures if failure.frames and holds(failure, hit)), None)
-    if holder is not None and (is_uncaught(holder) or holder in told):
+    if holder is not None and (is_uncaught(holder) or holder in told or _led_to(holder, end, evidence)):
         return False
     below = hit.place.line - end.place.line
     apart = below < -_ANNOUNCED_LINES or below >= end.lines + _TAIL_LINES or not _same_process(hit.place, end.place)
     progress = evidence.progress.get(hit.place.file)
     counted = progress is not None and progress.went_on_after(hit.place.offset, until=end.place.offset)
     return apart or counted or (holder is not None and holder is not end)
+
+
+def _led_to(holder: Failure, end: Failure, evidence: LogEvidence) -> bool:
+    """Whether the log prints one exception as the reason of the other, which is all that a wrapper between them has."""
+    below = [each for each in evidence.failures if each.place.file == holder.place.file]
+    below = sorted((f for f in below if f.place.offset > holder.place.offset), key=lambda each: each.place.offset)
+    if not below or not below[0].chained:
+        return False
+    return next((each for each in below if not is_wrapper(each)), None) is end
 
 
 def _same_process(one: LogPlace, other: LogPlace) -> bool:

@@ -10,7 +10,7 @@ from rldbg.doctor.logs.failures import is_wrapper, tells_of_child
 from rldbg.doctor.logs.frames import asks, is_go_between
 from rldbg.doctor.logs.survival import has_survived, is_closing, is_uncaught, reaches
 from rldbg.doctor.logs.tracebacks import HEADLESS
-from rldbg.doctor.verdict.bystanders import says_itself
+from rldbg.doctor.verdict.bystanders import FROM_OUTSIDE, says_itself
 from rldbg.doctor.verdict.echoes import original_of
 from rldbg.doctor.verdict.judgement import Sighting
 from rldbg.doctor.verdict.order import announces
@@ -121,10 +121,11 @@ def _belongs_to(hit: Hit, failure: Failure, library: Library) -> bool:
     A symptom in the line that begins a traceback announces the exception at its end and does not explain it.
     """
     below = hit.place.line - failure.place.line
-    can_be_cause = library.entries[hit.entry].can_be_cause
-    if below == 0 and failure.frames and not can_be_cause:
+    entry = library.entries[hit.entry]
+    if below == 0 and failure.frames and not entry.can_be_cause:
         return False
-    return reaches(failure, hit, failure.lines + (_MESSAGE_LINES if can_be_cause else 0))
+    may_be_message = entry.can_be_cause and entry.category not in FROM_OUTSIDE
+    return reaches(failure, hit, failure.lines + (_MESSAGE_LINES if may_be_message else 0))
 
 
 def is_of_peer(failure: Failure) -> bool:

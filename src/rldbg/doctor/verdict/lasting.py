@@ -30,7 +30,9 @@ def with_lasting(seen: Mapping[str, Sighting], evidence: LogEvidence, library: L
     """What was seen; a trouble that stayed until what follows from it was not outlived."""
     return {
         name: replace(each, survived=False)
-        if each.survived and has_stayed(each, evidence) and _is_followed(each, seen, evidence, library)
+        if each.survived
+        and _is_followed(each, seen, evidence, library)
+        and (has_stayed(each, evidence) or _is_suspected(each, seen))
         else each
         for name, each in seen.items()
     }
@@ -40,6 +42,13 @@ def has_stayed(sighting: Sighting, evidence: LogEvidence) -> bool:
     """Whether a trouble of the kind that stays was there in the last step of its log."""
     last = max(sighting.hits, key=lambda hit: hit.place.order)
     return sighting.entry.stays and not have_survived(evidence, [last])
+
+
+def _is_suspected(sighting: Sighting, seen: Mapping[str, Sighting]) -> bool:
+    """Whether a trouble of the kind that stays is what a symptom usually comes from that was not outlived: it lasted
+    until then, whatever was counted meanwhile."""
+    name = sighting.entry.id
+    return sighting.entry.stays and any(name in each.entry.suspects for each in seen.values() if not each.survived)
 
 
 def _is_followed(sighting: Sighting, seen: Mapping[str, Sighting], evidence: LogEvidence, library: Library) -> bool:
