@@ -197,6 +197,50 @@ def idle_neighbour():
     channels["policy"][1].get()
 
 
+def _numbered_engine(requests, answers):
+    while (request := requests.get()) is not None:
+        if request == "too long":
+            os._exit(3)
+        answers.put(request)
+
+
+def numbered_engines():
+    """Of two engines that put their answers into one queue one has died."""
+    start = multiprocessing.get_context("spawn")
+    answers, inboxes = start.Queue(), [start.Queue(), start.Queue()]
+    for number, inbox in enumerate(inboxes):
+        start.Process(target=_numbered_engine, args=(inbox, answers), name=f"engine-{number}").start()
+    inboxes[1].put("1+1=")
+    answers.get()
+    inboxes[0].put("too long")
+    ready()
+    answers.get()
+
+
+def _told_rank(rank, world, file):
+    import torch
+    import torch.distributed as dist
+
+    limit = datetime.timedelta(hours=1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world, timeout=limit)
+    evaluation = dist.new_group(list(range(world)))
+    dist.barrier()
+    if rank == 1:
+        ready()
+        dist.broadcast(torch.zeros(2), src=0, group=evaluation)
+    else:
+        dist.all_reduce(torch.zeros(2))
+
+
+def told_ranks():
+    """Ranks that were told their number in a call, and not in the environment."""
+    start = multiprocessing.get_context("spawn")
+    own = [start.Process(target=_told_rank, args=(n, 3, FOLDER / "store"), name=f"ppo-{n}") for n in range(3)]
+    for each in own:
+        each.start()
+    own[0].join()
+
+
 class Prefetcher:
     """Its thread fills a queue that `next` empties."""
 

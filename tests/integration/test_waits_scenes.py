@@ -50,6 +50,13 @@ WORDS = {
             "process policy-engine (pid",
             "(killed by SIGKILL)",
         ],
+        "numbered_engines": [
+            "for an item of queue `answers` (multiprocessing queue",
+            "process engine-0 (pid",
+            "has ended (exit code 3), and ",
+            "which does the same, waits for its next item",
+        ],
+        "told_ranks": ["all_reduce", "broadcast", "wait for each other"],
         "taken_by_next": [
             "event `self.synced` to be set",
             "because of that thread prefetch waits at",

@@ -473,6 +473,21 @@ def test_callers_that_were_killed_on_purpose_are_told_to_who_waits_for_their_cal
     assert "worker_0, of the class that calls pull, was ended on purpose (ray.kill, or no handle was left)" in said
 
 
+def test_a_dead_actor_of_the_class_that_calls_is_told_and_not_the_one_that_polls():
+    condition = {"kind": "condition", "name": "self.met", "key": "0x4", "users": [], "functions": ["push:9"]}
+    collector = _worker("collector", 1, "next_batch", condition)
+    calls = {"calls": ["push"]}
+    polling = _worker("generator", 2, "run", {"kind": "sleep", "polls": "a loop while `depth > 12`"})
+    polling["threads"][0] |= calls
+    killed = {"actor_died_error_context": {"error_message": "The actor was killed by `ray.kill`."}}
+    generator = {"class_name": "Generator"}
+    alive = [_actor("collector", 1), _actor("generator", 2, **generator)]
+    dead = _actor("generator_1", 3, "DEAD", death_cause=killed, **generator)
+    said = _verdicts([collector, polling], _view([*alive, dead], []))
+    assert "actor generator_1 (pid 3), of the class that calls push, has died: it was ended on purpose" in said
+    assert "generator should call push, but polls" in _verdicts([collector, polling], _view(alive, []))
+
+
 def test_an_actor_of_a_full_placement_group_is_told_so():
     group = {
         "placement_group_id": "p1",

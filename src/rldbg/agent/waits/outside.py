@@ -23,7 +23,14 @@ from .others.rounds import current_round
 from .processes.ended import ended_process
 from .processes.kernel_threads import thread_facts
 from .processes.said_files import add_said
-from .reading.chosen import chosen_processes, describe, told_rank, with_given_names, without_inherited_ranks
+from .reading.chosen import (
+    chosen_processes,
+    describe,
+    told_rank,
+    with_given_names,
+    with_said_ranks,
+    without_inherited_ranks,
+)
 from .reading.kernel import Facts, children_of, tracing_note
 from .reading.layout import LayoutError, MemoryLayout, measured_layout
 from .reading.memory import ProcessMemory
@@ -69,7 +76,7 @@ def look(
         # What goes on while it is read has a bit of both in it.
         watch_tasks(before, looks.tasks, 0.0)
     found = [looks.natively(pid, mark_moved(before.get(pid, {}), entry, apart_s)) for pid, entry in seen.items()]
-    with_given_names(without_inherited_ranks(found))
+    with_said_ranks(with_given_names(without_inherited_ranks(found)))
     if apart_s:
         add_said(found)
     if found:

@@ -17,7 +17,7 @@ from .others.failed_work import failed_futures
 from .others.held_locks import class_of, held_locks, tell_apart
 from .others.kept import ray_keeping
 from .others.other_ends import leads_elsewhere, look_behind
-from .others.process_groups import groups_made, name_groups
+from .others.process_groups import groups_made, name_groups, said_ranks
 from .others.relations import name_by_others, relate
 from .processes.ended import ended_processes, ended_threads, last_exception, own_threads
 from .processes.open_files import listener, unflushed
@@ -110,6 +110,7 @@ def snapshot(view: ProcessView, sources: Sources | None = None, *, with_locals: 
         "forked": forked,
         "process_name": given_name(modules),
         "distributed": ranks,
+        "said_ranks": said_ranks(stacks) if ranks > 1 else {},
         "process_groups": groups,
         "groups_made": groups_made(modules),
         "ray_keeps": ray_keeping(modules),

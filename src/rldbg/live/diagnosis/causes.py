@@ -158,6 +158,9 @@ def _root(way: Sequence[Node]) -> Sequence[Node]:
     part."""
     begins = max((n for n, node in enumerate(way[:-1]) if node.place and not node.background), default=0)
     last = way[-1]
+    if last.wait.get("fallen"):
+        # Who waits for it does so only for its own next item.
+        return way[-1:]
     parts = [edge for edge in way[-2].edges if edge.target == last.id] if len(way) > 1 else []
     joined = any(edge.relation in _JOINED and not edge.skipped for edge in parts)
     if joined and last.waits and last.place and last.users_line and not last.background:

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from ..calls.looking import DEFAULT_GROUP, Wait
 from ..reading.kernel import Facts
-from ..reading.objects import Object
+from ..reading.objects import Frame, Object
 
 _C10D = "torch.distributed.distributed_c10d"
+_RANK_NAMES = ("rank", "global_rank", "world_rank", "local_rank", "rank_id")
 # Names that torch gives: the number of a group, or a hash of its ranks.
 _TORCHS_NAME = re.compile(r"|default_pg|\d+|[0-9a-f]{40}")
 
@@ -30,6 +31,20 @@ def name_groups(waits: Sequence[Wait], modules: Mapping[str, Object]) -> list[Fa
         if wait["peer"] is None and number is not None and number < len(wait["members"] or ()):
             wait["peer"] = wait["members"][number]
     return groups
+
+
+def said_ranks(stacks: Sequence[Sequence[Frame]]) -> dict[str, int]:
+    """What the program's own functions call their rank, the outermost first: of one that was told it in a call, and not
+    in its environment, torch keeps the number in compiled code."""
+    found: dict[str, int] = {}
+    for frame in (frame for frames in stacks for frame in reversed(frames)):
+        owner = frame.variable("self")
+        for name in _RANK_NAMES:
+            for value in (frame.variable(name), owner.get(name) if owner is not None else None):
+                number = value.number() if value is not None else None
+                if number is not None and number >= 0:
+                    found.setdefault(name, number)
+    return found
 
 
 def groups_made(modules: Mapping[str, Object]) -> int | None:

@@ -162,6 +162,23 @@ def with_given_names(found: list[Facts]) -> list[Facts]:
     return found
 
 
+def with_said_ranks(found: list[Facts]) -> list[Facts]:
+    """Ranks of processes that one parent has started, where each says another number, and together all of a group."""
+    siblings: dict[tuple[object, int], list[Facts]] = {}
+    for entry in found:
+        said = entry.pop("said_ranks", {})
+        if entry.get("rank") is None and said:
+            siblings.setdefault((entry["parent"], entry["distributed"]), []).append(entry | {"said": said})
+    for (parent, size), alike in siblings.items():
+        names = [name for name in alike[0]["said"] if all(name in each["said"] for each in alike)]
+        whole = (name for name in names if sorted(each["said"][name] for each in alike) == list(range(size)))
+        if name := next(whole, ""):
+            ranks = {each["pid"]: each["said"][name] for each in alike}
+            for entry in (entry for entry in found if entry["pid"] in ranks):
+                entry |= {"rank": ranks[entry["pid"]], "world_size": size, "job": f"ranks of process {parent}"}
+    return found
+
+
 def without_inherited_ranks(found: list[Facts]) -> list[Facts]:
     """A helper that a rank started has its environment, and is not that rank."""
     ranks = {entry["pid"]: entry.get("rank") for entry in found}

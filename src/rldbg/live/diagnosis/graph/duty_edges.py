@@ -1,5 +1,6 @@
 """Who has to do something to the object that is waited for: put an item in, set it, notify it, complete it."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,10 +11,11 @@ from rldbg.live.diagnosis.graph.lost_waits import DUTIES, is_out_of_reach, worke
 from rldbg.live.diagnosis.graph.pool_edges import completers, pool_edges
 from rldbg.live.diagnosis.graph.wait_graph import FEEDS, NOT_ABOUT_TO, Edge, Id, WaitFacts
 from rldbg.live.diagnosis.graph.wait_words import place_text
-from rldbg.live.diagnosis.graph.who_ended import ended_relatives, what_ended
+from rldbg.live.diagnosis.graph.who_ended import ended_processes, ended_relatives, ended_text, what_ended
 
 # Who waits for the next item has nothing left to mark as done.
 _TAKING = {"queue_join": "queue_get"}
+_DIGITS = re.compile(r"\d+")
 # Of these more may come from outside the job.
 _FROM_OUTSIDE = frozenset({"socket", "stream", "message", "poll", "pipe", "stdin", "fifo"})
 
@@ -32,6 +34,9 @@ def duty_edges(asked: Asked) -> list[Edge]:
             # Who would look it up by its name finds another one, or nothing.
             return [edge for edge in found if edge.relation == should]
         found += [edge for edge in _sharing(wait, stack, asked.stacks) if edge.relation == should or _may(edge, asked)]
+    if gone := _fallen_beside(found, asked):
+        node.wait = {**node.wait, "lost": gone, "fallen": True}
+        return []
     others = [pid for pid in wait.get("ends") or [] if pid != stack.get("pid")] if not found else []
     if others and (lost := _ended_users(others, host, asked.stacks)):
         node.wait = {**node.wait, "lost": lost}
@@ -147,6 +152,35 @@ def _ended_users(pids: Sequence[int], host: Any, stacks: Sequence[WaitFacts]) ->
         f"{who} has the other end of the queue, and runs no code that uses it: {what}" for who, what in gone if what
     ]
     return "; ".join(told) if len(told) == len(pids) else ""
+
+
+def _fallen_beside(found: Sequence[Edge], asked: Asked) -> str:
+    """A process that has failed beside those that would put an item in, and did the same under the next name: these
+    wait for an item of their own, so what is missing is the other one's."""
+    if asked.kind != "queue_get" or asked.wait.get("between") != "processes" or not found:
+        return ""
+    nodes = [asked.known[edge.target] for edge in found]
+    if any(node.kind != "queue_get" or len(node.id) < 2 or node.id[0] != asked.base[0] for node in nodes):
+        return ""
+    pids = {node.id[1] for node in nodes}
+    beside = [each for each in asked.stacks if each.get("host") == asked.base[0]]
+    alive = {_numbered(_given_name(each)): each for each in beside if each.get("pid") in pids}
+    parents = [each for each in beside if pids & set(children_of(each))]
+    for ended in (ended for parent in parents for ended in ended_processes(parent, failed=True)):
+        like = alive.get(_numbered(str(ended.get("name") or "")))
+        if like is not None:
+            return f"{ended_text(ended)}, and {like['who']}, which does the same, waits for its next item"
+    return ""
+
+
+def _given_name(stack: WaitFacts) -> str:
+    """What the program calls a process; without an agent it has that as its role."""
+    return str(stack.get("process_name") or stack.get("role") or "")
+
+
+def _numbered(name: str) -> str:
+    """A name with a number in it, without that; nothing says that other names belong together."""
+    return _DIGITS.sub("#", name) if _DIGITS.search(name) else ""
 
 
 def _without_children(stack: WaitFacts) -> WaitFacts:

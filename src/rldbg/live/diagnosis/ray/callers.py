@@ -5,7 +5,7 @@ from rldbg.live.diagnosis.graph.wait_graph import Edge, Id, Node, WaitFacts
 from rldbg.live.diagnosis.graph.wait_words import clause, listed, place_text
 from rldbg.live.diagnosis.ray.absent import AbsentWorkers
 from rldbg.live.diagnosis.ray.arguments import DONE
-from rldbg.live.diagnosis.ray.deaths import died_unasked
+from rldbg.live.diagnosis.ray.deaths import death_cause, died_unasked
 from rldbg.live.diagnosis.ray.queues import lost_users
 from rldbg.live.diagnosis.ray.view import CREATION, RayView
 
@@ -28,6 +28,9 @@ class MethodCallers:
             for other in others
             if not other.background
         ]
+        if gone := self._gone_beside(node.edges, sorted(methods)):
+            node.edges, node.wait = [], {**node.wait, "lost": gone}
+            return
         node.edges += self._edges_to_later(node, methods) if not node.edges else []
         node.edges += self._edges_to_queued(node, methods) if not node.edges else []
         node.edges += self._edges_to_running(node, methods) if not node.edges else []
@@ -44,6 +47,23 @@ class MethodCallers:
         )
         lost = "; ".join([*filter(None, [str(node.wait.get("lost") or "")]), *reasons])
         node.wait = {**node.wait, "lost": lost if not node.edges else ""}
+
+    def _gone_beside(self, edges: list[Edge], methods: list[str]) -> str:
+        """Actors that have died, of the class of those that call one of the methods and only poll or wait now: what is
+        missing is the calls of the others."""
+        callers = [each for each in self._view.nodes if each.id in {edge.target for edge in edges}]
+        if not callers or not all(each.waits or each.wait.get("polls") for each in callers):
+            return ""
+        dead = [actor for actor in self._alike({each.id[:2] for each in callers}) if actor["state"] == "DEAD"]
+        if not dead:
+            return ""
+        actor, state = dead[0], _state(callers[0])
+        why = death_cause(actor) if died_unasked(actor) else "it was ended on purpose (ray.kill, or no handle was left)"
+        also = f"; {len(dead) - 1} more of its class too" if len(dead) > 1 else ""
+        return (
+            f"actor {actor['name'] or actor['class_name']} (pid {actor['pid']}), of the class that calls "
+            f"{' or '.join(methods)}, has died: {why}{also}; {callers[0].label}, which lives: {state}"
+        )
 
     def _edges_to_later(self, node: Node, methods: set[str]) -> list[Edge]:
         """Who comes to one of the methods only after what it waits for, which is of this process."""
