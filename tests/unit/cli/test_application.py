@@ -36,6 +36,15 @@ def test_a_run_without_recording_loads_nothing_that_only_recordings_need(tmp_pat
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
+def test_an_attach_loads_nothing_that_reads_other_processes(tmp_path):
+    code = (
+        "import sys\nimport rldbg.live.prompt.selected_frame, rldbg.live.prompt.async_tasks\n"
+        "print([name for name in ('asyncio', 'ctypes', 'rldbg.agent.waits.reading.objects') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_every_verb_loads_and_explains_itself(capsys):
     for verb in VERBS:
         assert verb.group in GROUPS

@@ -1,9 +1,16 @@
-"""Whose code a frame belongs to: the user's, a package's, or the machinery that runs both."""
+"""Whose code a frame belongs to: the user's, a package's, or the machinery that runs both.
+
+Prompts ask it too, and do not load what reads other processes.
+"""
+
+from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ..reading.objects import Frame
+if TYPE_CHECKING:
+    from ..reading.objects import Frame
 
 _LIBRARY = re.compile(r"/lib(64)?/python3\.\d+/|/(site|dist)-packages/|^<")
 _MACHINERY = re.compile(
