@@ -241,6 +241,41 @@ def told_ranks():
     own[0].join()
 
 
+class Quota:
+    """So many calls in each window of time; who comes when it is used up waits for the next one."""
+
+    def __init__(self, calls, window_s):
+        self.calls, self.window_s, self.turn = calls, window_s, threading.Condition()
+        self.left, self.ends_at = calls, time.monotonic() + window_s
+
+    def take(self):
+        with self.turn:
+            while True:
+                now = time.monotonic()
+                if now >= self.ends_at:
+                    self.left, self.ends_at = self.calls, now + self.window_s
+                if self.left > 0:
+                    self.left -= 1
+                    return
+                self.turn.wait(timeout=self.ends_at - now)
+
+
+def quota_of_a_window():
+    """A judge waits until its quota begins anew; nobody has to tell it."""
+    quota, scores = Quota(2, 3600.0), queue.Queue()
+
+    def judge():
+        for score in range(3):
+            quota.take()
+            scores.put(score)
+
+    threading.Thread(target=judge, name="judge").start()
+    for _ in range(2):
+        scores.get()
+    ready()
+    scores.get()
+
+
 class Prefetcher:
     """Its thread fills a queue that `next` empties."""
 

@@ -56,6 +56,7 @@ WORDS = {
             "has ended (exit code 3), and ",
             "which does the same, waits for its next item",
         ],
+        "quota_of_a_window": ["thread judge should put an item in, but waits for a time limit of its own at"],
         "told_ranks": ["all_reduce", "broadcast", "wait for each other"],
         "taken_by_next": [
             "event `self.synced` to be set",

@@ -82,6 +82,29 @@ def only_paces(wait: Facts, place: Frame, sources: Sources) -> bool:
     return not sources.functions_calling(place, name, frozenset({"set"}))
 
 
+def ends_by_itself(wait: Facts, place: Frame, sources: Sources) -> bool:
+    """Whether a condition is waited for with a time limit, in a loop that itself changes what it looks at, as one does
+    that counts a quota anew: it needs no notification."""
+    test, _ = sources.polled_test(place)
+    if wait["kind"] != "condition" or not wait.get("timeout") or test is None:
+        return False
+    looked_at = {ast.unparse(node) for node in ast.walk(test) if isinstance(node, ast.Name | ast.Attribute)} - {"self"}
+    loop = sources.loops_around(place)[-1]
+    return not looked_at.isdisjoint(_assigned(loop.body))
+
+
+def _assigned(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """What statements assign, without those that come right before the end of their loop."""
+    for node in body:
+        if isinstance(node, ast.If) and leaves_loop(node):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
+        yield from (ast.unparse(each) for target in targets for each in getattr(target, "elts", [target]))
+        for part in ("body", "orelse", "finalbody"):
+            yield from _assigned(getattr(node, part, []))
+
+
 def variable_key(file: str, name: str) -> int:
     """What stands for a variable that functions of a file share, where objects have their addresses."""
     return -1 - zlib.crc32(f"{file}:{name}".encode())

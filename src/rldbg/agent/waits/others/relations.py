@@ -17,7 +17,15 @@ from ..reading.kernel import Facts
 from ..reading.objects import Frame, Object, is_a
 from .answers import feeders, steps_for_each
 from .kept import Kept, dropped_from, kept_objects, others_ahead, overwritten
-from .polled import changers, loop_condition, only_looks, only_paces, unchanged, variables_changed
+from .polled import (
+    changers,
+    ends_by_itself,
+    loop_condition,
+    only_looks,
+    only_paces,
+    unchanged,
+    variables_changed,
+)
 from .skipped import failed_calls, skipped_return
 
 _Key = TypeVar("_Key")
@@ -74,6 +82,8 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         place = named_in or (frames[user] if user is not None else None)
         if place is not None and only_paces(wait, place, sources):
             wait |= {"kind": "sleep", "polls": sources.polled(place), "delay_s": None}
+        elif place is not None and ends_by_itself(wait, place, sources):
+            wait |= {"kind": "sleep", "polls": "", "delay_s": None, "own_limit": True}
         if place is not None and wait.get("polls"):
             tested = loop_condition(place, frames, sources)
             wait["polls"] = tested.text() if tested.frame is not place else wait["polls"]

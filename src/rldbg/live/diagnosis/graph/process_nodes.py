@@ -195,6 +195,8 @@ def _node(identity: Id, label: str, entry: WaitFacts, stack: WaitFacts) -> Node:
         activity = "sleeps (asyncio.sleep)"
         # Nothing wakes it while the thread of its event loop is blocked.
         wait = {"kind": "turn"} if blocked_loops(stack) else wait
+    if wait.get("own_limit"):
+        activity = "waits for a time limit of its own"
     if wait.get("polls"):
         ended = ended_children(stack)
         wait["lost"] = unchanged_text(wait, stack)
