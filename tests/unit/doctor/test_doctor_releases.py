@@ -31,6 +31,13 @@ EXTRA = "TypeError: {}() got an unexpected keyword argument '{}'"
         ),
         ("ModuleNotFoundError: No module named 'vllm.worker'", (TRL,), {}, "vllm has not had it since 0.11.1"),
         (
+            "ImportError: cannot import name 'process_weights_after_loading' from "
+            "'vllm.model_executor.model_loader.utils' (/v/vllm/utils.py)",
+            (TRL,),
+            {"vllm": "0.8.4"},
+            "vllm has it since 0.9.1, so the installed one (0.8.4 in this log) is older than trl needs",
+        ),
+        (
             EXTRA.format("GRPOConfig.__init__", "max_prompt_length"),
             (OWN,),
             {},

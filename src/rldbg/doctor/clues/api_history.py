@@ -147,7 +147,18 @@ def _changes(query: _Query) -> list[Change]:
         if at >= 0:
             words = table[at + len(asked) : table.index(b"\n", at + 1)].decode().split(" ")
             found.append(Change(package, *("" if word == "-" else word for word in words)))
+        elif since := _moved_here(query, table):
+            found.append(Change(package, since, "", ""))
     return found
+
+
+def _moved_here(query: _Query, table: bytes) -> str:
+    """Since when a module has a name that was in others before; where these lost it at several times, nothing."""
+    owner, _, name = query.symbol.partition(":")
+    if query.kind != "n" or not name:
+        return ""
+    moves = re.findall(rf"\nn [\w.]+:{re.escape(name)} \S+ (\S+) {re.escape(owner)}(?=\n)".encode(), table)
+    return moves[0].decode() if len(set(moves)) == 1 else ""
 
 
 @lru_cache(maxsize=1)
