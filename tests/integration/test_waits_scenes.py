@@ -56,6 +56,10 @@ WORDS = {
             "has ended (exit code 3), and ",
             "which does the same, waits for its next item",
         ],
+        "renewed_condition": [
+            "(len(self.samples) = 4, count = 2): that does not hold any more, only the notification is missing",
+            "this was `self.changed`, which stands for something else by now",
+        ],
         "quota_of_a_window": ["thread judge should put an item in, but waits for a time limit of its own at"],
         "told_ranks": ["all_reduce", "broadcast", "wait for each other"],
         "taken_by_next": [

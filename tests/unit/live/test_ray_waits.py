@@ -473,6 +473,23 @@ def test_callers_that_were_killed_on_purpose_are_told_to_who_waits_for_their_cal
     assert "worker_0, of the class that calls pull, was ended on purpose (ray.kill, or no handle was left)" in said
 
 
+def test_a_loop_that_only_a_queued_call_of_its_own_actor_would_end_waits_for_itself():
+    looks = {"polls": "while `step - self.version > 2` (step = 3)", "looks_at": [], "unchanged": {}}
+    looks["unchanged"] = {"name": "self.version", "functions": ["update_weights:9"]}
+    worker = _worker("rollout", 1, "RolloutWorker.generate", {"kind": "sleep"} | looks)
+    tasks = [
+        _task("RolloutWorker.generate", "RUNNING", 1, "rollout"),
+        _task("RolloutWorker.update_weights", "SUBMITTED_TO_WORKER", None, "rollout"),
+    ]
+    actors = [_actor("rollout", 1)]
+    (found,) = explain([worker], ray=_view(actors, tasks))
+    assert found.kind == "deadlock"
+    assert "it should run update_weights itself (it has been called, is queued behind generate" in found.verdict
+    assert "and would change `self.version`) (deadlock)" in found.verdict
+    # AND without such a call it may go on
+    assert "should run update_weights" not in _verdicts([worker], _view(actors, tasks[:1]))
+
+
 def test_a_dead_actor_of_the_class_that_calls_is_told_and_not_the_one_that_polls():
     condition = {"kind": "condition", "name": "self.met", "key": "0x4", "users": [], "functions": ["push:9"]}
     collector = _worker("collector", 1, "next_batch", condition)

@@ -85,15 +85,17 @@ def dropped_from(address: int, name: str, place: Frame, sources: Sources) -> str
 
 
 def overwritten(address: int, name: str, place: Frame, sources: Sources) -> str:
-    """The attribute that the function of a place has given the object of this variable, if it stands for something else
-    by now and the function has handed the object to nobody."""
+    """The attribute that the function of a place has given the object of this variable, or has taken it from, if it
+    stands for something else by now and the function has handed the object to nobody."""
     function = sources.function(place)
     nodes = list(own_nodes(function)) if function is not None and name.isidentifier() and address else []
     calls = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) not in _AWAITING]
     given = [each for call in calls for each in (*call.args, *(word.value for word in call.keywords))]
     if any(isinstance(inner, ast.Name) and inner.id == name for each in given for inner in ast.walk(each)):
         return ""
-    for target in (each for node in nodes for each in attributes_given(node, name)):
+    taken = [node.value for node in nodes if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets)]
+    from_attribute = taken if len(taken) == 1 and isinstance(taken[0], ast.Attribute) else []
+    for target in (*(each for node in nodes for each in attributes_given(node, name)), *from_attribute):
         now = resolve(target, place)
         if now is not None and now.address != address:
             return ast.unparse(target)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from ..calls.looking import shared_key
-from ..code.called import assignment
+from ..code.called import Function, assignment
 from ..code.origins import FUNCTIONS, last_name, own_nodes
 from ..code.places import is_users
 from ..code.resolving import holds, plain_text, resolve, values_in
@@ -17,6 +17,7 @@ from ..reading.kernel import Facts
 from ..reading.objects import Frame, Object, is_a
 from .skipped import ways_around
 
+_Assigning = ast.Assign | ast.AugAssign
 _CONTAINERS = ("list", "dict", "set", "deque")
 # What a loop may call that changes nothing which others look at.
 _ONLY_LOOKING = frozenset(
@@ -194,20 +195,17 @@ def unchanged(frame: Frame, sources: Sources) -> Facts:
     looked = [node for node in every if resolve(node, frame) is not None and not _is_container(resolve(node, frame))]
     asked = {id(node.func) for node in ast.walk(test) if isinstance(node, ast.Call)} if test is not None else set()
     looked = [node for node in looked if id(node) not in asked]
-    if len(looked) != 1:
+    steps_of = {node.attr: _changing(node.attr, frame.file, sources) for node in looked}
+    # What nobody assigns is a setting.
+    looked = [node for node in looked if steps_of[node.attr]]
+    value = resolve(looked[0], frame) if len(looked) == 1 else None
+    if value is None:
         return {}
-    name, value = looked[0].attr, resolve(looked[0], frame)
-    changed = [
-        (function, steps)
-        for function in sources.functions(frame.file)
-        if function.name != "__init__" and (steps := _assignments(function, name))
-    ]
-    if not changed or value is None:
-        return {}
+    changed = steps_of[looked[0].attr]
     functions = [f"{function.name}:{steps[-1].lineno}" for function, steps in changed]
     found: Facts = {"name": ast.unparse(looked[0]), "functions": functions}
     for function, steps in changed:
-        given = [_constant(step.value) for step in steps]
+        given = [_given(step) for step in steps]
         first, last = steps[0], steps[-1]
         if given[0] == plain_text(value) and given[-1] not in ("", given[0]):
             ways = ways_around(function, [last], first.lineno)
@@ -216,20 +214,32 @@ def unchanged(frame: Frame, sources: Sources) -> Facts:
     return found
 
 
-def _assignments(function: ast.AST, attribute: str) -> list[ast.Assign]:
+def _changing(attribute: str, file: str, sources: Sources) -> list[tuple[Function, list[_Assigning]]]:
+    """The functions of a file that assign an attribute of this name, with the lines that do, but for the first time."""
+    functions = (function for function in sources.functions(file) if function.name != "__init__")
+    return [(function, steps) for function in functions if (steps := _assignments(function, attribute))]
+
+
+def _assignments(function: ast.AST, attribute: str) -> list[_Assigning]:
     """Assignments to an attribute of this name, in the order of their lines."""
-    every = [node for node in own_nodes(function) if isinstance(node, ast.Assign)]
+    every = [node for node in own_nodes(function) if isinstance(node, ast.Assign | ast.AugAssign)]
     found = [
         node
         for node in every
-        if any(isinstance(each, ast.Attribute) and each.attr == attribute for each in node.targets)
+        if any(isinstance(each, ast.Attribute) and each.attr == attribute for each in _targets(node))
     ]
     return sorted(found, key=lambda node: node.lineno)
 
 
-def _constant(value: ast.expr) -> str:
-    """A constant as Python prints it."""
-    return repr(value.value) if isinstance(value, ast.Constant) else ""
+def _targets(node: _Assigning) -> Iterator[ast.expr]:
+    for target in [node.target] if isinstance(node, ast.AugAssign) else node.targets:
+        yield from target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+
+
+def _given(step: _Assigning) -> str:
+    """The constant that is assigned, as Python prints it."""
+    is_plain = isinstance(step, ast.Assign) and isinstance(step.value, ast.Constant)
+    return repr(step.value.value) if is_plain and isinstance(step.value, ast.Constant) else ""
 
 
 def _is_container(value: Object | None) -> bool:

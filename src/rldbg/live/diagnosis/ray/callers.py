@@ -48,6 +48,24 @@ class MethodCallers:
         lost = "; ".join([*filter(None, [str(node.wait.get("lost") or "")]), *reasons])
         node.wait = {**node.wait, "lost": lost if not node.edges else ""}
 
+    def explain_loop(self, node: Node) -> None:
+        """A loop in a method of an actor, where what it looks at is changed only by another one that is queued behind
+        it."""
+        changed = node.wait["unchanged"]
+        methods = {str(each).partition(":")[0] for each in changed["functions"]}
+        calls = [task for task in self._view.tasks.values() if self._is_call_of(task, node)]
+        running = {_method(task) for task in calls if task["state"].startswith("RUNNING")}
+        queued = [task for task in calls if _method(task) in methods and is_queued(task)]
+        if not queued or not running & node.functions or running & methods:
+            return
+        behind = sorted(running & node.functions)[0]
+        part = (
+            f"should run {_method(queued[0])} (it has been called, is queued behind {behind}, and would change "
+            f"`{changed['name']}`)"
+        )
+        node.wait = {"kind": "change", "loop": node.wait["polls"]}
+        node.edges = [Edge(node.id, part)]
+
     def _gone_beside(self, edges: list[Edge], methods: list[str]) -> str:
         """Actors that have died, of the class of those that call one of the methods and only poll or wait now: what is
         missing is the calls of the others."""

@@ -50,6 +50,8 @@ class _Joining:
             node.edges += self._edges_to_pending(node) if node.wait.get("lost") and not node.edges else []
             if node.wait.get("functions") and node.kind in DUTIES and not node.edges:
                 callers.explain(node)
+            elif node.wait.get("polls") and node.wait.get("unchanged") and not node.edges:
+                callers.explain_loop(node)
             elif node.kind == "lock" and node.wait.get("lost") and node.wait.get("takers"):
                 lost = [str(node.wait["lost"]), *dead_actors(self._ray)]
                 node.wait = {**node.wait, "lost": "; ".join(lost)}
