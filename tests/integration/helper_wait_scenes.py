@@ -314,6 +314,18 @@ def quota_of_a_window():
     scores.get()
 
 
+def limited_condition():
+    """A batch is waited for until it is full or its time is over; nobody has to fill it."""
+    batch, changed, ends_at = [], threading.Condition(), time.monotonic() + 3600.0
+    with changed:
+        while len(batch) < 4:
+            left = ends_at - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the batch is not full")
+            ready()
+            changed.wait(left)
+
+
 class Prefetcher:
     """Its thread fills a queue that `next` empties."""
 

@@ -61,6 +61,10 @@ WORDS = {
             "this was `self.changed`, which stands for something else by now",
         ],
         "quota_of_a_window": ["thread judge should put an item in, but waits for a time limit of its own at"],
+        "limited_condition": [
+            "for condition `changed`",
+            "in a loop while `len(batch) < 4` (len(batch) = 0) or its time limit is over",
+        ],
         "told_ranks": ["all_reduce", "broadcast", "wait for each other"],
         "taken_by_next": [
             "event `self.synced` to be set",

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from rldbg.agent.waits.code.ways_out import exit_test
+from rldbg.agent.waits.code.ways_out import exit_test, has_deadline
 
 SLEEP = "time.sleep(1)"
 DEADLINE = "if time.monotonic() > end: return None"
@@ -30,3 +30,19 @@ def test_the_condition_that_ends_a_loop_is_told(body, test):
     loop = ast.parse("while True:\n" + "\n".join(lines)).body[0]
     found = exit_test(loop)
     assert (ast.unparse(found) if found is not None else None) == test
+
+
+@pytest.mark.parametrize(
+    ("body", "limited"),
+    [
+        ([DEADLINE, SLEEP], True),
+        (["left = end - time.monotonic()", "if left <= 0: raise TimeoutError", "changed.wait(left)"], True),
+        (["left = end - time.monotonic()", "if left <= 0: break", "changed.wait(left)"], True),
+        # It says how long it has waited, and waits on.
+        (["left = end - time.monotonic()", "if left <= 0: log.warning('late')", "changed.wait(5)"], False),
+        (["if done: break", "changed.wait(5)"], False),
+    ],
+)
+def test_a_loop_that_the_clock_ends_has_a_time_limit(body, limited):
+    loop = ast.parse("while True:\n" + "\n".join(f" {line}" for line in body)).body[0]
+    assert has_deadline(loop) is limited

@@ -186,6 +186,8 @@ def _kind(way: Sequence[Node], *, ring: bool) -> str:
     if last.wait.get("polls"):
         # A polling loop may be normal, unless another process waits for it.
         return "polling" if len(way) > 1 else "possible"
+    if last.wait.get("time_limit"):
+        return "possible"
     if last.wait.get("unclear"):
         return str(last.wait["unclear"])
     if last.wait.get("lost"):

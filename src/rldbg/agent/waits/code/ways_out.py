@@ -7,6 +7,7 @@ from .origins import FUNCTIONS, last_name
 
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
 _CLOCKS = frozenset({"time", "monotonic", "perf_counter", "now"})
+_ENDS = (ast.Break, ast.Return, ast.Raise)
 _MOST_WAYS, _MOST_STEPS = 3, 3
 
 
@@ -43,6 +44,17 @@ def _only_looks(loop: ast.While | ast.For | ast.AsyncFor) -> bool:
 def _is_deadline(test: ast.expr) -> bool:
     called = [node.func for node in ast.walk(test) if isinstance(node, ast.Call)]
     return any(isinstance(each, ast.Attribute) and each.attr in _CLOCKS for each in called)
+
+
+def has_deadline(loop: ast.While | ast.For | ast.AsyncFor) -> bool:
+    """Whether a branch leaves the loop by the clock, or by what was computed from it in the loop."""
+    assigned = [node for node in ast.walk(loop) if isinstance(node, ast.Assign) and _is_deadline(node.value)]
+    times = {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
+    ways = [node for node in ast.walk(loop) if isinstance(node, ast.If) and isinstance(node.body[-1], _ENDS)]
+    return any(
+        _is_deadline(way.test) or any(isinstance(node, ast.Name) and node.id in times for node in ast.walk(way.test))
+        for way in ways
+    )
 
 
 def leaves_loop(node: ast.If) -> bool:

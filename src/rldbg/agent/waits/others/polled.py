@@ -12,7 +12,7 @@ from ..code.origins import FUNCTIONS, last_name, own_nodes
 from ..code.places import is_users
 from ..code.resolving import holds, plain_text, resolve, values_in
 from ..code.source import Sources, nodes_ahead
-from ..code.ways_out import leaves_loop
+from ..code.ways_out import has_deadline, leaves_loop
 from ..reading.kernel import Facts
 from ..reading.objects import Frame, Object, is_a
 from .skipped import ways_around
@@ -92,6 +92,12 @@ def ends_by_itself(wait: Facts, place: Frame, sources: Sources) -> bool:
     looked_at = {ast.unparse(node) for node in ast.walk(test) if isinstance(node, ast.Name | ast.Attribute)} - {"self"}
     loop = sources.loops_around(place)[-1]
     return not looked_at.isdisjoint(_assigned(loop.body))
+
+
+def has_time_limit(wait: Facts, place: Frame, sources: Sources) -> bool:
+    """Whether a condition is waited for until some time, after which its loop is left."""
+    loops = sources.loops_around(place)
+    return wait["kind"] == "condition" and bool(wait.get("timeout")) and bool(loops) and has_deadline(loops[-1])
 
 
 def _assigned(body: Sequence[ast.stmt]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from .kept import Kept, dropped_from, kept_objects, others_ahead, overwritten
 from .polled import (
     changers,
     ends_by_itself,
+    has_time_limit,
     loop_condition,
     only_looks,
     only_paces,
@@ -84,6 +85,8 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
             wait |= {"kind": "sleep", "polls": sources.polled(place), "delay_s": None}
         elif place is not None and ends_by_itself(wait, place, sources):
             wait |= {"kind": "sleep", "polls": "", "delay_s": None, "own_limit": True}
+        elif place is not None and has_time_limit(wait, place, sources):
+            wait["time_limit"] = True
         if place is not None and wait.get("polls"):
             tested = loop_condition(place, frames, sources)
             wait["polls"] = tested.text() if tested.frame is not place else wait["polls"]

@@ -235,7 +235,8 @@ def _task(wait: Any, name: str) -> str:
 def loop_text(wait: Any) -> str:
     over = "that does not hold any more" if str(wait.get("until")).startswith("while") else "that is so already"
     met = f": {over}, only the notification is missing" if wait.get("met") else ""
-    return f", in a loop {wait['until']}{met}" if wait.get("until") else ""
+    limit = " or its time limit is over" if wait.get("time_limit") else ""
+    return f", in a loop {wait['until']}{limit}{met}" if wait.get("until") else ""
 
 
 def age_text(seconds: float) -> str:
