@@ -1,7 +1,7 @@
 """What a Python file defines, read from its text and never run: names, and classes with their arguments and attributes.
 
-For `record_api_history.py`. What only running would tell (`setattr`, `globals()`, a decorator that adds arguments) is
-not seen.
+For `record_api_history.py`. A decorator that still takes arguments by their old names is seen
+(`@deprecate_kwarg("tokenizer", ...)`); what only running would tell (`setattr`, `globals()`) is not.
 """
 
 import ast
@@ -14,6 +14,8 @@ _LISTED = re.compile(r"__all__ = \[(.*?)\]", re.DOTALL)
 _DATACLASSES = {"dataclass", "config", "BaseModel", "Struct"}
 """Decorators and bases that make a class's fields its arguments."""
 _PUBLIC_NAME = re.compile(r"[A-Za-z]\w+")
+_TAKES_OLD_NAMES = re.compile(r"_?(?:deprecat\w*|renam\w*|moved?)_(?:kw)?arg\w*")
+"""Decorators that take arguments by the names that they had before."""
 
 
 @dataclass
@@ -164,4 +166,14 @@ def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     is_static = any(_last_name(decorator) == "staticmethod" for decorator in node.decorator_list)
     if names[:1] in (["self"], ["cls"]) and not is_static:
         names = names[1:]
-    return names + [argument.arg for argument in node.args.kwonlyargs]
+    names += [argument.arg for argument in node.args.kwonlyargs]
+    return list(dict.fromkeys([*names, *_old_names(node)]))
+
+
+def _old_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """Those that its decorators still take and hand on under another name."""
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and _TAKES_OLD_NAMES.fullmatch(_last_name(decorator)):
+            given = [*decorator.args, *(each.value for each in decorator.keywords if each.arg == "old_name")]
+            texts = (each.value for each in given if isinstance(each, ast.Constant))
+            yield from (text for text in texts if isinstance(text, str) and text.isidentifier())

@@ -1,5 +1,8 @@
 """Which package is too old or too new, as the releases in a log and the history of an interface tell."""
 
+import importlib
+from pathlib import Path
+
 import pytest
 
 from rldbg.doctor.clues.api_history import told_by_history
@@ -7,6 +10,7 @@ from rldbg.doctor.clues.releases import as_numbers, printed_releases
 from rldbg.doctor.logs.cleaning import Speaker
 from rldbg.doctor.logs.sources import LogSource
 
+DOCS = Path(__file__).parents[3] / "docs"
 LIB = "/v/lib/python3.11/site-packages/"
 TRL = f"{LIB}trl/scripts/vllm_serve.py:238 in main"
 VLLM = f"{LIB}vllm/entrypoints/llm.py:212 in __init__"
@@ -116,3 +120,27 @@ ImportError: cannot import name 'get_open_port' from 'vllm.utils' ({LIB}vllm/uti
 """).root_causes[0]
     assert cause.fix[0].startswith("pip install 'vllm<0.14.0'")
     assert "this log prints vllm 0.15.0" in cause.detail
+
+
+def test_an_argument_that_a_decorator_still_takes_is_not_gone():
+    # THEN who asks for it fails from the release on that dropped the decorator, not from the one that renamed it
+    frames = (f"{LIB}trl/trainer/dpo_trainer.py:400 in __init__", f"{LIB}transformers/trainer.py:300 in __init__")
+    found = told_by_history(EXTRA.format("Seq2SeqTrainer.__init__", "tokenizer"), frames, {})
+    assert found.fix.startswith("pip install 'transformers<5.0.0'")
+    # AND a release that took it rules that out
+    old = told_by_history(EXTRA.format("Trainer.__init__", "tokenizer"), frames, {"transformers": "4.50.0"})
+    assert old is None
+
+
+def test_the_history_counts_old_names_that_decorators_take(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    names = importlib.import_module("defined_names")
+    text = """
+class Stove:
+    @deprecate_kwarg("gas", version="3.0.0", new_name="fuel")
+    @renamed_kwargs(old_name="pot")
+    @measured("heat")
+    def __init__(self, fuel, *, pan=None): ...
+"""
+    found = names.defined_names(text, is_package=False, packages=())
+    assert found.classes["Stove"].methods["__init__"] == ["fuel", "pan", "gas", "pot"]
