@@ -14,6 +14,7 @@ from rldbg.doctor.answer.causes import told_above, told_cause
 from rldbg.doctor.answer.diagnosis import Cause, Diagnosis, ProbeResult, Quote
 from rldbg.doctor.answer.guidance import asks_nccl, names_library, next_steps
 from rldbg.doctor.clues.collectives import unlike_collectives
+from rldbg.doctor.clues.crash_activity import crashes_at_work
 from rldbg.doctor.clues.engine_requests import uses_while_asleep
 from rldbg.doctor.clues.long_phases import long_phases
 from rldbg.doctor.clues.mentions import Mention, mentions, words_of_nccl
@@ -21,6 +22,7 @@ from rldbg.doctor.clues.native_stacks import crashed_library
 from rldbg.doctor.clues.operations import unfit_calls
 from rldbg.doctor.clues.signals import sender_of
 from rldbg.doctor.clues.told_before import told_before
+from rldbg.doctor.clues.unanswered_addresses import asked_in_vain
 from rldbg.doctor.jobs import JobFacts, job_facts
 from rldbg.doctor.knowledge.entries import Role
 from rldbg.doctor.knowledge.library import Library
@@ -121,6 +123,8 @@ def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource], lib
         *_broken_rules(evidence, sources, library),
         *unfit_calls(evidence),
         *unlike_collectives(evidence),
+        *crashes_at_work(evidence, sources, library),
+        *asked_in_vain(evidence, sources, library),
     ]
     for hit in (each for each in led if each.entry in library.entries):  # a folder of entries may replace all
         evidence.hits.append(hit)

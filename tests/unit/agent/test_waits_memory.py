@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from rldbg.agent.waits.outside import whole_process
 from rldbg.agent.waits.processes.ended import raised_facts
 from rldbg.agent.waits.reading import layout as layouts
 from rldbg.agent.waits.reading.buffers import own_kind
@@ -270,3 +271,22 @@ def test_a_users_class_with_the_name_of_a_number_in_c_is_not_asked():
 
     assert OwnObject(c_int()).number() is None
     assert OwnObject(ctypes.c_int(7)).number() == 7
+
+
+def test_frames_that_were_read_at_two_moments_are_read_anew(memory, layout):
+    def read():
+        # GIVEN that the main thread ran meanwhile: one of its frames leads nowhere
+        main = next(thread for thread in threads_of(memory) if thread.native == os.getpid())
+        holder = main._state if layout["frame_holder"] < 0 else memory.word(main._state + layout["frame_holder"])
+        place = memory.word(holder + layout["current_frame"]) + layout["frame_previous"]
+        memory.read(place, 8)
+        page = bytearray(memory._pages[place >> 12])
+        page[place & 4095 : (place & 4095) + 8] = bytes(8)
+        memory._pages[place >> 12] = bytes(page)
+        assert FarProcess(memory).is_torn() and len(main.frames()) <= 1
+        # THEN it is seen that the program is missing below it
+        return whole_process(memory)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        whole = pool.submit(read).result()
+        assert not pool.submit(whole.is_torn).result()

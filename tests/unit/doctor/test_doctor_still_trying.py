@@ -33,7 +33,7 @@ def test_redis_that_comes_up_later_is_no_failure(verdict):
 )
 def test_a_line_that_says_why_is_not_said_to_be_silent(verdict, line):
     found = verdict("INFO start\n" + f"{line}\n" * 4)
-    assert found.verdict == "unknown"
+    assert found.verdict == ("found" if "10.3.0.9:7001" in line else "unknown")
     assert "does not say why" not in found.headline
     assert "frob_client.py" in found.headline
 

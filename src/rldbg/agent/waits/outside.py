@@ -106,10 +106,11 @@ class _Looks:
         try:
             for _ in range(_TRIES):
                 with contextlib.suppress(OSError, LayoutError, *_CHANGED_MEANWHILE):
-                    seen = FarProcess(memory).threads()
+                    process = whole_process(memory)
+                    seen = process.threads()
                     threads = [replace(thread, frames=own_frames(thread.frames)) for thread in seen]
                     found = {"children": children_of(pid), "threads": [self._glanced(pid, each) for each in threads]}
-                    return found | {"tasks": awaiting(FarProcess(memory).modules()), "seen_s": time.monotonic()}
+                    return found | {"tasks": awaiting(process.modules()), "seen_s": time.monotonic()}
             return {}
         finally:
             memory.close()
@@ -149,7 +150,7 @@ class _Looks:
         try:
             memory = ProcessMemory(pid, self._layout(pid))
             try:
-                process = FarProcess(memory)
+                process = whole_process(memory)
                 entry |= snapshot(process, self._sources_of(pid), with_locals=self._with_locals)
                 entry |= {"source": "memory"} | told_rank(entry, process.modules())
             finally:
@@ -207,6 +208,18 @@ class _Looks:
         if isinstance(found, str):
             raise LayoutError(found)
         return found
+
+
+def whole_process(memory: ProcessMemory) -> FarProcess:
+    """The process, read anew as long as what was read of its main thread is of two moments. It stays so for a program
+    in C that runs Python."""
+    process = FarProcess(memory)
+    for _ in range(_TRIES):
+        if not process.is_torn():
+            break
+        memory.forget()
+        process = FarProcess(memory)
+    return process
 
 
 if __name__ == "__main__":

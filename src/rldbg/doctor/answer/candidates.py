@@ -23,6 +23,11 @@ _SAY_NOTHING = frozenset(
     {"object", "attribute", "nonetype", "argument", "keyword", "positional", "required", "missing"}
     | {"error", "errors", "code", "detail", "found", "failed", "line", "file", "type", "value", "message"}
 )
+_NAME_OF_SIGNAL = re.compile(
+    r"(?:Fatal Python error|fatal)?\W{0,3}(?:Floating point exception|Segmentation fault|Illegal instruction|Bus error"
+    r"|Abort(?:ed)?)(?: \(core dumped\))?\W*$"
+)
+"""The names of signals have words that say nothing of what happened."""
 _SHARED_WORDS = 2
 _SHARED_WEIGHT = 0.4
 """A candidate has this share of what the exception says; the rarer a word is among known failures, the more it says."""
@@ -39,8 +44,8 @@ def candidates(
     seen = words_seen(evidence)
     if judgement.first_error is not None:
         around = passed_through(judgement.first_error, library.entries.values())
-        is_of_child = tells_of_child(judgement.first_error)
-        alike = [] if is_of_child else resembling(judgement.first_error, library, SHOWN)
+        says_no_more = tells_of_child(judgement.first_error) or _NAME_OF_SIGNAL.search(judgement.first_error.headline)
+        alike = [] if says_no_more else resembling(judgement.first_error, library, SHOWN)
         listed = [*([around] if around else []), *(entry for entry in alike if not around or entry.id != around.id)]
         return [entry for entry in listed if not _is_of_another(entry, seen)]
     says = next((found for failure in evidence.failures if (found := last_error(failure))), said.text if said else "")
@@ -100,7 +105,7 @@ def _is_silent(entry: KnownFailure) -> bool:
     shows what struck the program from outside."""
     if entry.category in FROM_OUTSIDE:
         return any(probe.command for probe in entry.probes)
-    return not entry.signatures and entry.family is None
+    return not entry.signatures and entry.family is None and not entry.variants  # what has those has lines
 
 
 def confirmation(entry: KnownFailure) -> str:

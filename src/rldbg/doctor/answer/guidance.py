@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from rldbg.doctor.answer.candidates import SHOWN, candidates, confirmation
 from rldbg.doctor.answer.specifics import specifics
 from rldbg.doctor.clues.mentions import Mention
+from rldbg.doctor.clues.signals import sender_of
 from rldbg.doctor.knowledge.entries import KnownFailure, Role
 from rldbg.doctor.knowledge.families import kind_of
 from rldbg.doctor.knowledge.library import Library
@@ -63,6 +64,7 @@ _OF_CHILD = (
     "it only says how a process ended that it had started: that process's own output says why (its log file, or the "
     "lines above in a longer log), and give that too"
 )
+_CHILD_CODE = re.compile(r"(?i)(?:status|exit ?code|code)[ =:]{1,3}(?P<code>-?\d{1,3})\b")
 _DIVIDES = re.compile(r" in \w*(?:batch|boundar|chunk|split|shard|partition|dispatch)\w*$")
 _ROWS = (
     "the function divides rows: compare how many it got with the batch sizes and the number of ranks; a last batch "
@@ -107,6 +109,9 @@ def next_steps(
             yield f"read the first unknown exception{who}: {failure.place.file}:{failure.place.line}"
         if tells_of_child(failure):
             yield _OF_CHILD
+            code = _CHILD_CODE.search(failure.message)
+            if code and (sent := sender_of(int(code["code"]))):
+                yield sent
         if failure.kind == STILL_TRYING:
             yield _IF_IT_RUNS
         if failure.kind == STILL_TRYING and failure.more:

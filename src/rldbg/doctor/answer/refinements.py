@@ -10,11 +10,18 @@ from rldbg.doctor.answer.diagnosis import Cause
 from rldbg.doctor.clues.allocations import is_of_memory
 from rldbg.doctor.clues.api_history import asked_package, told_by_history
 from rldbg.doctor.clues.arithmetic import told_by_numbers
+from rldbg.doctor.clues.build_tools import ENTRY as COMPILER_CRASHED
+from rldbg.doctor.clues.build_tools import told_of_build
 from rldbg.doctor.clues.collectives import MISMATCH, told_of_ranks
+from rldbg.doctor.clues.crash_activity import ENTRY as AT_WORK
+from rldbg.doctor.clues.crash_activity import told_of_crash
 from rldbg.doctor.clues.interfaces import given_function
 from rldbg.doctor.clues.none_values import settings_not_given
 from rldbg.doctor.clues.options import Refusal, refused_option
 from rldbg.doctor.clues.releases import printed_releases
+from rldbg.doctor.clues.told import Told
+from rldbg.doctor.clues.unanswered_addresses import ENTRY as NEVER_ANSWERS
+from rldbg.doctor.clues.unanswered_addresses import told_of_address
 from rldbg.doctor.logs.evidence import Failure, LogEvidence
 from rldbg.doctor.logs.sources import LogSource
 from rldbg.doctor.logs.survival import holds
@@ -35,9 +42,11 @@ def refined(
         return cause
     if sighting.entry.id == MISMATCH and (ranks := told_of_ranks(evidence, sighting.first)):
         return replace(cause, detail=ranks)
+    if told := _told_by_clues(sighting, sources):
+        return _retold(cause, told)
     failure = _failure_of(sighting, judgement, evidence)
-    if told := redact_text(told_by_numbers(failure, sources)):
-        return replace(cause, detail=_with_sentence(cause, told, is_first=is_of_memory(failure.headline)))
+    if words := redact_text(told_by_numbers(failure, sources)):
+        return replace(cause, detail=_with_sentence(cause, words, is_first=is_of_memory(failure.headline)))
     if refusal := refused_option(failure, sources):
         return _of_refusal(cause, refusal)
     if options := settings_not_given(failure):
@@ -46,6 +55,29 @@ def refined(
         step = given.rpartition("; ")[2].rstrip(".")
         return replace(cause, fix=(f"{step[:1].upper()}{step[1:]}", *cause.fix))
     return _told_by_releases(cause, failure, sources) or cause
+
+
+def _told_by_clues(sighting: Sighting, sources: Sequence[LogSource]) -> Told | None:
+    """What lines that count together say."""
+    if sighting.entry.id == NEVER_ANSWERS:
+        return told_of_address(sighting.hits)
+    if sighting.entry.id == AT_WORK:
+        return told_of_crash(sighting.hits)
+    if sighting.entry.id == COMPILER_CRASHED:
+        return told_of_build(sighting.hits, sources)
+    return None
+
+
+def _retold(cause: Cause, told: Told) -> Cause:
+    steps = tuple(map(redact_text, told.fix))
+    return replace(
+        cause,
+        title=redact_text(told.title) or cause.title,
+        title_zh=redact_text(told.title_zh) or cause.title_zh,
+        detail=redact_text(told.detail) or cause.detail,
+        cause=redact_text(told.cause) or cause.cause,
+        fix=steps if told.is_whole else (*steps, *cause.fix),
+    )
 
 
 def _failure_of(sighting: Sighting, judgement: Judgement, evidence: LogEvidence) -> Failure:

@@ -4,6 +4,7 @@ memory, which address was refused."""
 import re
 from collections.abc import Sequence
 
+from rldbg.doctor.clues.addresses import told_refusal
 from rldbg.doctor.clues.interfaces import given_function, interface
 from rldbg.doctor.clues.none_values import none_in_line
 from rldbg.doctor.clues.operations import library_asked_for, refused_at_import, unfit_call
@@ -40,13 +41,6 @@ _HOLDER = re.compile(rf"[Pp]rocess (?P<pid>\d+) has (?P<memory>{_MEMORY}) memory
 _THIS_PROCESS = re.compile(rf"this process has (?P<memory>{_MEMORY}) memory in use")
 _OWN = re.compile(rf"(?P<memory>{_MEMORY}) is allocated by PyTorch")
 _UNUSED = re.compile(rf"(?P<memory>{_MEMORY}) is reserved by PyTorch but unallocated")
-_ADDRESS = re.compile(
-    r"\('(?P<host>[\w.:-]{2,80})', (?P<port>\d{2,5})(?:, \d+, \d+)?\)"
-    r"|host='(?P<host2>[\w.:-]{2,80})', port=(?P<port2>\d{2,5})"
-    r"|(?:https?://|to host |address |at |to )\[?(?P<host3>[\w.-]{2,80})\]?:(?P<port3>\d{2,5})\b"
-)
-_REFUSED = re.compile(r"(?i)connection refused|connect call failed|cannot connect to host|connection attempts failed")
-_NOBODY = re.compile(r"(?i)connection refused|connect call failed")
 _NAMES_NO_PLACE = re.compile(
     r"(?:KeyError|IndexError|ZeroDivisionError|UnboundLocalError|AssertionError$|TypeError|ValueError: not enough|"
     r"ValueError: too many|AttributeError: 'NoneType'|RuntimeError: (?:shape|The size of tensor|cannot reshape))"
@@ -118,14 +112,7 @@ def _bytes(text: str) -> float:
 
 
 def _refused(said: str, _frames: Sequence[str]) -> str:
-    address = _ADDRESS.search(said) if _REFUSED.search(said) else None
-    if address is None:
-        return ""
-    host = address["host"] or address["host2"] or address["host3"]
-    port = address["port"] or address["port2"] or address["port3"]
-    where = "this node itself" if host in ("127.0.0.1", "localhost", "0.0.0.0", "::1") else f"host {host}"
-    nobody = "nothing listened on" if _NOBODY.search(said) else "no connection was made to"
-    return f"{nobody} port {port} of {where}."
+    return told_refusal(said)
 
 
 def _mismatch(said: str, _frames: Sequence[str]) -> str:

@@ -32,6 +32,11 @@ class ProcessMemory:
     def close(self) -> None:
         os.close(self._file)
 
+    def forget(self) -> None:
+        """What is read from now on is read anew."""
+        self._pages.clear()
+        self.tables.clear()
+
     def read(self, address: int, size: int) -> bytes:
         if not 0 < address < 1 << 62 or not 0 <= size <= 1 << 20:
             return b""

@@ -100,6 +100,12 @@ class FarProcess:
     def modules(self) -> Mapping[str, Object]:
         return self._modules
 
+    def is_torn(self) -> bool:
+        """Whether the frames of the main thread do not reach down to its program: it ran while they were read."""
+        main = next((thread for thread in threads_of(self._memory) if thread.native == self.pid), None)
+        frames = main.frames() if main is not None else []
+        return main is not None and not (frames and frames[-1].function == "<module>")
+
 
 def threads_of(memory: ProcessMemory) -> "list[FarThread]":
     """Every thread that runs Python code; the one that was started last comes first."""
