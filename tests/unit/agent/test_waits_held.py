@@ -31,6 +31,18 @@ def guarded(lock):
     finally:
         lock.release()
 
+@contextmanager
+def both(first, second):
+    with first:
+        with guarded(second):
+            yield
+
+@contextmanager
+def briefly(lock):
+    with lock:
+        pass
+    yield
+
 def take(lock): lock.acquire()
 def give(lock): lock.release()
 async def take_later(lock): lock.acquire()
@@ -48,6 +60,8 @@ PROGRAMS = {
     "an exit stack": ("with ExitStack() as stack:\n    stack.enter_context(a)\n    here()", {"a"}),
     "a context manager": ("with guarded(a):\n    here()", {"a"}),
     "a context manager on one line": ("with guarded(b): here()", {"b"}),
+    "a context manager with blocks": ("with both(a, b):\n    here()", {"a", "b"}),
+    "a context manager with a block that is over": ("with briefly(a):\n    here()", set()),
     "a class of the user": ("with g:\n    here()", {"g.inner"}),
     "a function that takes": ("take(b)\nhere()", {"b"}),
     "a function that gives back": ("take(b)\ngive(b)\nhere()", set()),

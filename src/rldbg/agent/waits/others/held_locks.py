@@ -145,6 +145,9 @@ class _Taken:
         if isinstance(expression, ast.Call):
             if (called := self._called(expression)) is not None:
                 self._follow(called[0], taken, called[1], before=_first_yield(called[0]), depth=depth + 1)
+                around = _around_yield(called[0], called[1]) if depth < _DEPTH else []
+                places = [ast.copy_location(copy.copy(each), expression) for each in around]
+                taken |= {ast.unparse(lock): lock for each in places for lock in self._by_context(each, depth + 1)}
         elif (value := resolve(expression, self._frame)) is not None and not is_a(value, *LOCKS):
             entering = value.get("__enter__") or value.get("__aenter__")
             if (function := self._sources.definition_of(entering)) is not None:
@@ -208,6 +211,14 @@ def _bound(function: ast.AST, arguments: Sequence[ast.expr]) -> dict[str, ast.ex
 
 def _first_yield(function: ast.AST) -> int | None:
     return next((node.lineno for node in own_nodes(function) if isinstance(node, ast.Yield)), None)
+
+
+def _around_yield(function: ast.AST, names: Mapping[str, ast.expr]) -> list[ast.expr]:
+    """The contexts in which a generator gives control to its caller, outermost first."""
+    place = _first_yield(function)
+    blocks = [node for node in own_nodes(function) if isinstance(node, WITH)] if place is not None else []
+    inside = [node for node in blocks if node.body[0].lineno <= (place or 0) <= (node.end_lineno or 0)]
+    return [_named(item.context_expr, names) for node in inside for item in node.items]
 
 
 def _named(expression: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
