@@ -16,6 +16,7 @@ from rldbg.doctor.answer.guidance import asks_nccl, names_library, next_steps
 from rldbg.doctor.clues.collectives import unlike_collectives
 from rldbg.doctor.clues.crash_activity import crashes_at_work
 from rldbg.doctor.clues.engine_requests import uses_while_asleep
+from rldbg.doctor.clues.http_answers import answers_told_below
 from rldbg.doctor.clues.long_phases import long_phases
 from rldbg.doctor.clues.mentions import Mention, mentions, words_of_nccl
 from rldbg.doctor.clues.native_stacks import crashed_library
@@ -123,6 +124,7 @@ def _add_what_led_to_it(evidence: LogEvidence, sources: Sequence[LogSource], lib
         *_broken_rules(evidence, sources, library),
         *unfit_calls(evidence),
         *unlike_collectives(evidence),
+        *answers_told_below(evidence, sources),
         *crashes_at_work(evidence, sources, library),
         *asked_in_vain(evidence, sources, library),
     ]

@@ -15,7 +15,10 @@ from rldbg.doctor.clues.build_tools import told_of_build
 from rldbg.doctor.clues.collectives import MISMATCH, told_of_ranks
 from rldbg.doctor.clues.crash_activity import ENTRY as AT_WORK
 from rldbg.doctor.clues.crash_activity import told_of_crash
+from rldbg.doctor.clues.http_answers import ANSWERED, told_of_answer
 from rldbg.doctor.clues.interfaces import given_function
+from rldbg.doctor.clues.memory_states import ENTRY as MEMORY_SAVER
+from rldbg.doctor.clues.memory_states import told_of_memory
 from rldbg.doctor.clues.none_values import settings_not_given
 from rldbg.doctor.clues.options import Refusal, refused_option
 from rldbg.doctor.clues.releases import printed_releases
@@ -42,7 +45,7 @@ def refined(
         return cause
     if sighting.entry.id == MISMATCH and (ranks := told_of_ranks(evidence, sighting.first)):
         return replace(cause, detail=ranks)
-    if told := _told_by_clues(sighting, sources):
+    if told := _told_by_clues(sighting, evidence, sources):
         return _retold(cause, told)
     failure = _failure_of(sighting, judgement, evidence)
     if words := redact_text(told_by_numbers(failure, sources)):
@@ -57,7 +60,7 @@ def refined(
     return _told_by_releases(cause, failure, sources) or cause
 
 
-def _told_by_clues(sighting: Sighting, sources: Sequence[LogSource]) -> Told | None:
+def _told_by_clues(sighting: Sighting, evidence: LogEvidence, sources: Sequence[LogSource]) -> Told | None:
     """What lines that count together say."""
     if sighting.entry.id == NEVER_ANSWERS:
         return told_of_address(sighting.hits)
@@ -65,6 +68,10 @@ def _told_by_clues(sighting: Sighting, sources: Sequence[LogSource]) -> Told | N
         return told_of_crash(sighting.hits)
     if sighting.entry.id == COMPILER_CRASHED:
         return told_of_build(sighting.hits, sources)
+    if sighting.entry.id == MEMORY_SAVER:
+        return told_of_memory(sighting.hits, evidence)
+    if sighting.entry.id in ANSWERED:
+        return told_of_answer(sighting.hits)
     return None
 
 

@@ -106,6 +106,7 @@ _CHILD_ENDED = re.compile(
     r"(?i)\b(?:exit(?:ed|s)?|returned|ended|finished|died|failed|terminated)\b[^.;]{0,40}"
     r"\b(?:non-?zero|status|exit ?code)\b"
 )
+_STATUS_OF_HTTP = re.compile(r"\b(?:status|code)[ =:]{1,3}[2-5]\d\d\b(?<!255)")
 _ERROR_LEVEL = re.compile(
     r"\W{0,2}(?:[\d][\d:., T/-]{6,30}\W{1,3})?(?:(?:ERROR|CRITICAL|FATAL)\b|[EF]\d{4} \d\d:\d\d:\d\d)"
     r"|(?:[\w./-]{1,80}: )?(?:fatal error|fatal|error): \S|\*{3} .{0,60}(?:ERRORS_ARE_FATAL|[Aa]bort)"
@@ -215,7 +216,7 @@ def is_wrapper(failure: Failure) -> bool:
 
 def tells_of_child(failure: Failure) -> bool:
     """Whether an exception only says with which code a process ended that its own one had started."""
-    return bool(_CHILD_ENDED.search(failure.message))
+    return bool(_CHILD_ENDED.search(failure.message)) and not _STATUS_OF_HTTP.search(failure.message)
 
 
 def skeleton(text: str) -> str:
