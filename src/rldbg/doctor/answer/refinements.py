@@ -17,9 +17,14 @@ from rldbg.doctor.clues.crash_activity import ENTRY as AT_WORK
 from rldbg.doctor.clues.crash_activity import told_of_crash
 from rldbg.doctor.clues.http_answers import ANSWERED, told_of_answer
 from rldbg.doctor.clues.interfaces import given_function
+from rldbg.doctor.clues.launchers import ENTRY as PORT_IN_USE
+from rldbg.doctor.clues.launchers import told_of_launchers
 from rldbg.doctor.clues.memory_states import ENTRY as MEMORY_SAVER
 from rldbg.doctor.clues.memory_states import told_of_memory
+from rldbg.doctor.clues.memory_tables import ENTRY as HOST_MEMORY
+from rldbg.doctor.clues.memory_tables import told_of_memory_table
 from rldbg.doctor.clues.none_values import settings_not_given
+from rldbg.doctor.clues.one_node import told_of_one_node
 from rldbg.doctor.clues.options import Refusal, refused_option
 from rldbg.doctor.clues.releases import printed_releases
 from rldbg.doctor.clues.told import Told
@@ -43,6 +48,12 @@ def refined(
     """A root cause with the first of these that its log says; any other sighting as it is."""
     if sighting not in judgement.causes:
         return cause
+    return _located(_refined(cause, sighting, judgement, evidence, sources), sighting, judgement, evidence, sources)
+
+
+def _refined(
+    cause: Cause, sighting: Sighting, judgement: Judgement, evidence: LogEvidence, sources: Sequence[LogSource]
+) -> Cause:
     if sighting.entry.id == MISMATCH and (ranks := told_of_ranks(evidence, sighting.first)):
         return replace(cause, detail=ranks)
     if told := _told_by_clues(sighting, evidence, sources):
@@ -60,6 +71,18 @@ def refined(
     return _told_by_releases(cause, failure, sources) or cause
 
 
+def _located(
+    cause: Cause, sighting: Sighting, judgement: Judgement, evidence: LogEvidence, sources: Sequence[LogSource]
+) -> Cause:
+    """A cause with the only node on which it was seen."""
+    said = _failure_of(sighting, judgement, evidence).headline
+    found = told_of_one_node(said, sighting.hits, sources)
+    if found is None:
+        return cause
+    detail = "; ".join(filter(None, (redact_text(found.words), cause.detail)))
+    return replace(cause, detail=detail, fix=(redact_text(found.step), *cause.fix))
+
+
 def _told_by_clues(sighting: Sighting, evidence: LogEvidence, sources: Sequence[LogSource]) -> Told | None:
     """What lines that count together say."""
     if sighting.entry.id == NEVER_ANSWERS:
@@ -70,6 +93,10 @@ def _told_by_clues(sighting: Sighting, evidence: LogEvidence, sources: Sequence[
         return told_of_build(sighting.hits, sources)
     if sighting.entry.id == MEMORY_SAVER:
         return told_of_memory(sighting.hits, evidence)
+    if sighting.entry.id == PORT_IN_USE:
+        return told_of_launchers(sighting.hits, sources)
+    if sighting.entry.id == HOST_MEMORY:
+        return told_of_memory_table(sighting.hits, sources)
     if sighting.entry.id in ANSWERED:
         return told_of_answer(sighting.hits)
     return None
