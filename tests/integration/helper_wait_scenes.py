@@ -12,7 +12,10 @@ import signal
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 FOLDER = Path(sys.argv[2])
@@ -382,6 +385,40 @@ def polled_server():
         return unused
 
     asyncio.run(main())
+
+
+def serve_model(connection):
+    """Answers that it is not ready until its model is loaded, which fails."""
+    state = {"ready": False}
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if state["ready"] else 503)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    def load():
+        state["ready"] = bool(Path("/no/such/model.bin").read_bytes())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
+        threading.Thread(target=load, name="model-loader").start()
+        connection.send(server.server_address[1])
+        server.serve_forever()
+
+
+def never_healthy():
+    here, there = multiprocessing.Pipe()
+    multiprocessing.Process(target=serve_model, args=(there,), name="engine", daemon=True).start()
+    url = f"http://127.0.0.1:{here.recv()}/health"
+    ready()
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            break
+        except urllib.error.URLError:
+            time.sleep(0.2)
 
 
 def begun_already():

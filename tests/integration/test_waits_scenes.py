@@ -73,6 +73,10 @@ WORDS = {
         ],
         # At the moment of a look the client sleeps between two questions, or asks one.
         "polled_server": ["helper_wait_scenes.py:"],
+        "never_healthy": [
+            "polls (a loop that tries `urllib.request.urlopen(url, timeout=5).close()` again after each urllib.error",
+            "listens at 127.0.0.1:",
+        ],
         "entered_condition": [
             "for lock `self.idle`; thread rollout holds it (taken in",
             "for lock `Monitor._lock`; thread reporter holds it",
@@ -407,6 +411,12 @@ def test_what_has_ended_a_thread_is_told_with_it(tmp_path):
     raised = ["thread prefetch has ended: KeyError: 'integrate' was raised at helper_wait_scenes.py:"]
     with armed_programs(HERE / HELPERS, tmp_path, ["prefetcher_failed"]) as armed:
         until_said(lambda: explained_by_the_agent(armed, "prefetcher_failed"), raised)
+
+
+def test_what_has_ended_a_thread_of_a_server_is_told_with_who_asks_it(tmp_path):
+    raised = ["listens at 127.0.0.1:", "thread model-loader has ended: FileNotFoundError: [Errno 2]"]
+    with armed_programs(HERE / HELPERS, tmp_path, ["never_healthy"]) as armed:
+        until_said(lambda: explained_by_the_agent(armed, "never_healthy"), raised)
 
 
 @pytest.mark.parametrize("kind", ["unarmed", "armed"])

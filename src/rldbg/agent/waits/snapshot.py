@@ -12,6 +12,7 @@ from .code.called import names_asked_for, remote_ahead
 from .code.places import is_users, own_frames, users_place
 from .code.routes import lines_entering, route
 from .code.source import Sources
+from .others.asked_servers import asked_address
 from .others.awaited_files import awaited_files, files_ahead
 from .others.failed_work import failed_futures
 from .others.held_locks import class_of, held_locks, tell_apart
@@ -152,6 +153,7 @@ def _add_files(waiting: _Waiting, pid: int, sources: Sources) -> None:
         user = users_place(frames)
         if user is not None and entry["wait"].get("polls"):
             entry["wait"]["awaits_files"] = awaited_files(frames[user], pid, sources)
+            entry["wait"]["asks_at"] = asked_address(frames[user], sources)
         entry["writes_files"] = files_ahead(frames, pid, sources)
 
 

@@ -37,12 +37,27 @@ def _any_process(pid: int, everyone: Mapping[int, Facts], seen: frozenset[int]) 
 
 def leads_elsewhere(wait: Wait) -> bool:
     told = wait.get("file") or wait.get("files") or wait["kind"] == "message"
-    return bool(told or wait.get("address") or "rpc" in wait) or wait.get("descriptor") is not None
+    return (
+        bool(told or wait.get("address") or wait.get("asks_at") or "rpc" in wait) or wait.get("descriptor") is not None
+    )
 
 
 def _known_ends(pid: int, ends: set[int], everyone: Mapping[int, Facts]) -> list[int] | None:
     """None if a process that we may not inspect may have it."""
     return sorted(ends) if ends - {pid} or not hidden_relatives(pid, everyone) else None
+
+
+def _listening(pid: int, address: str, everyone: Mapping[int, Facts]) -> list[int] | None:
+    """The processes of this host that listen at HOST:PORT; None for another host, or if we may not inspect them."""
+    listened = is_listened(pid, address)
+    if not listened:
+        return [] if listened is False else None
+    host, _, port = address.rpartition(":")
+    # Only a host's own names are listened at under another name.
+    hosts = (host,) if host.replace(".", "").isdigit() or ":" in host else ("127.0.0.1", "::1")
+    found = [listener(pid, f"{each}:{port}") for each in hosts]
+    ends = [end for inode in found if inode for end in ends_of(inode, dict(everyone))]
+    return sorted({end["pid"] for end in ends}) or None
 
 
 def _look_at_lock_file(wait: Wait, pid: int, path: str) -> None:
@@ -104,6 +119,8 @@ def look_behind(
     if wait.get("meets_at"):
         wait["listened"] = is_listened(pid, str(wait["meets_at"]))
         wait["listens"] = listening_at(pid)
+    if wait.get("asks_at"):
+        wait["served_by"] = _listening(pid, str(wait["asks_at"]), everyone)
     if wait["kind"] == "file_lock":
         wait["holders"] = file_lock_holders(pid, str(wait.get("path") or ""))
     if absence := wait.pop("absence_of", ""):

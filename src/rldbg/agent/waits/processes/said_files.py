@@ -23,6 +23,7 @@ _HEAD = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _NUMBER = re.compile(r"\d+")
+_THREAD_HEADLINE = re.compile(r"Exception in thread (?P<name>.+):")
 # Another exception was raised while the one above was handled, or because of it: this one was caught.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
@@ -187,6 +188,8 @@ def _assign(error: Facts, sharing: Sequence[Facts], *, unseen: bool) -> None:
         # All of them have what is said, and the numbers of the others.
         those = [entry for entry in possible if any(entry is each for each, _ in speakers)] or possible
         others = {"one_of": sorted(each["pid"] for each in those), "or_others": not speakers or not is_known}
+        thread = _THREAD_HEADLINE.fullmatch(above)
+        others["thread_ended"] = thread["name"] if thread else ""
         for entry in those:
             _add(entry, error | others)
 

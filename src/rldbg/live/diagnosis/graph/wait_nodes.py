@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
+from rldbg.live.diagnosis.graph.asked_servers import tell_asked_servers
 from rldbg.live.diagnosis.graph.dispatchers import tell_dispatchers
 from rldbg.live.diagnosis.graph.entries import all_entries, entry_id, loops_of, process_id, process_name, serves
 from rldbg.live.diagnosis.graph.lost_waits import DUTIES, why_lost
@@ -57,6 +58,7 @@ def nodes_of(stacks: Sequence[WaitFacts]) -> list[Node]:
     _count_arrived(found)
     wait_for_changes(stacks, known)
     _wait_for_files(stacks, known)
+    tell_asked_servers(stacks, known)
     tell_dispatchers(known)
     _name_who_asks(stacks, known)
     return found
