@@ -19,6 +19,9 @@ from rldbg.doctor.clues.http_answers import ANSWERED, told_of_answer
 from rldbg.doctor.clues.interfaces import given_function
 from rldbg.doctor.clues.launchers import ENTRY as PORT_IN_USE
 from rldbg.doctor.clues.launchers import told_of_launchers
+from rldbg.doctor.clues.logged_settings import LoggedSettings
+from rldbg.doctor.clues.memory_lines import ENTRY as GPU_MEMORY
+from rldbg.doctor.clues.memory_lines import told_of_line
 from rldbg.doctor.clues.memory_states import ENTRY as MEMORY_SAVER
 from rldbg.doctor.clues.memory_states import told_of_memory
 from rldbg.doctor.clues.memory_tables import ENTRY as HOST_MEMORY
@@ -48,7 +51,10 @@ def refined(
     """A root cause with the first of these that its log says; any other sighting as it is."""
     if sighting not in judgement.causes:
         return cause
-    return _located(_refined(cause, sighting, judgement, evidence, sources), sighting, judgement, evidence, sources)
+    told = _refined(cause, sighting, judgement, evidence, sources)
+    if sighting.entry.id == GPU_MEMORY:
+        told = _of_memory(told, sighting, judgement, evidence, sources)
+    return _located(told, sighting, judgement, evidence, sources)
 
 
 def _refined(
@@ -69,6 +75,20 @@ def _refined(
         step = given.rpartition("; ")[2].rstrip(".")
         return replace(cause, fix=(f"{step[:1].upper()}{step[1:]}", *cause.fix))
     return _told_by_releases(cause, failure, sources) or cause
+
+
+def _of_memory(
+    cause: Cause, sighting: Sighting, judgement: Judgement, evidence: LogEvidence, sources: Sequence[LogSource]
+) -> Cause:
+    """A lack of memory on a GPU with the line that asked for it."""
+    hit = sighting.first
+    settings = LoggedSettings.above(hit.place, sources)
+    said = _failure_of(sighting, judgement, evidence).headline
+    told = told_of_line(hit, said, sources, settings, is_counted="is one tensor: " in cause.detail)
+    if told is None:
+        return cause
+    detail = "; ".join(filter(None, (cause.detail.rstrip("."), redact_text(told.detail))))
+    return replace(cause, detail=f"{detail}.", fix=(*told.fix, *cause.fix))
 
 
 def _located(

@@ -74,9 +74,9 @@ def _tensor(said: str, settings: LoggedSettings) -> str:
         return ""
     number, digits = float(tried["number"]), len(tried["number"].partition(".")[2])
     unit = _UNITS[tried["unit"][0]]
-    vocabularies = list(_vocabularies(settings))
+    known = list(vocabularies(settings))
     for rows in _rows(settings):
-        for size, whose in vocabularies:
+        for size, whose in known:
             for width, name in _BYTES:
                 if _is_size(rows.number * size * width, number * unit, unit / 10**digits):
                     return (
@@ -112,7 +112,8 @@ def _is_size(product: int, said: float, step: float) -> bool:
     return any(abs(size - said) <= step / 2 * 1.001 for size in (product, taken)) and product > 100 * step
 
 
-def _vocabularies(settings: LoggedSettings) -> Iterator[tuple[int, str]]:
+def vocabularies(settings: LoggedSettings) -> Iterator[tuple[int, str]]:
+    """The sizes of the vocabulary that a log shows, with what shows them."""
     sizes = {int(each.value): each for each in settings.like(VOCABULARY) if each.value > 1000}
     if sizes:
         yield from ((size, f" ({each.shown})") for size, each in sizes.items())

@@ -93,13 +93,16 @@ def told_of_answer(hits: Sequence[Hit]) -> Told | None:
         return None
     said = f" ({HTTPStatus(status).phrase})" if status in {each.value for each in HTTPStatus} else ""
     server = _SERVER.search(text)
-    at = f" at {address_in(text) or server['server']}" if address_in(text) or server else ""
+    named = server["server"] if server else ""
+    at = f" at {address_in(text) or named}" if address_in(text) or named else ""
     lacks = "has no such path" if status == HTTPStatus.NOT_FOUND else "refused this request"
     detail = (
         f"the server{at} answered {status}{said} to {path}: it is alive and {lacks}; the body of its answer and its "
         "own log of that moment say why."
     )
-    steps = ("Read the server's own log at this time, and print the body of the answer where the client raises it",)
+    steps: tuple[str, ...] = (
+        "Read the server's own log at this time, and print the body of the answer where the client raises it",
+    )
     if _entry_of(status) != INVALID:
         return Told(detail, fix=steps)
     if _OF_WEIGHTS.search(path):
