@@ -10,6 +10,8 @@ from rldbg.doctor.answer.diagnosis import Cause
 from rldbg.doctor.clues.allocations import is_of_memory
 from rldbg.doctor.clues.api_history import asked_package, told_by_history
 from rldbg.doctor.clues.arithmetic import told_by_numbers
+from rldbg.doctor.clues.broken_metrics import ENTRY as NOT_FINITE
+from rldbg.doctor.clues.broken_metrics import told_of_metrics
 from rldbg.doctor.clues.build_tools import ENTRY as COMPILER_CRASHED
 from rldbg.doctor.clues.build_tools import told_of_build
 from rldbg.doctor.clues.collectives import MISMATCH, told_of_ranks
@@ -37,6 +39,7 @@ from rldbg.doctor.logs.evidence import Failure, LogEvidence
 from rldbg.doctor.logs.sources import LogSource
 from rldbg.doctor.logs.survival import holds
 from rldbg.doctor.verdict.judgement import Judgement, Sighting
+from rldbg.doctor.verdict.lasting import first_time
 
 _OF_INTERFACE = re.compile(
     r"unexpected keyword argument|missing \d+ required (?:positional|keyword-only)|cannot import name|No module named|"
@@ -64,6 +67,8 @@ def _refined(
         return replace(cause, detail=ranks)
     if told := _told_by_clues(sighting, evidence, sources):
         return _retold(cause, told)
+    if sighting.entry.id == NOT_FINITE and first_time(sighting):
+        return _retold(cause, told_of_metrics(sighting.first, cause.detail, sources))
     failure = _failure_of(sighting, judgement, evidence)
     if words := redact_text(told_by_numbers(failure, sources)):
         return replace(cause, detail=_with_sentence(cause, words, is_first=is_of_memory(failure.headline)))

@@ -47,8 +47,7 @@ _USES = (
             "exist at once (slime --log-probs-chunk-size, verl use_fused_kernels or entropy_from_logits_with_chunking, "
             "TRL use_liger_kernel)",
             "Fewer tokens per micro batch (max tokens per GPU, micro batch size). One sample is never split by that: "
-            "if a single long one is the batch, limit its length, or raise context, sequence or tensor parallelism, which "
-            "divide it",
+            "if a single long one is the batch, limit its length, or raise context, sequence or tensor parallelism",
         ),
     ),
     _Use(
