@@ -145,7 +145,7 @@ class Diagnosis:
         if self.unfinished:
             return f"no failure found, but the log ends in the middle of a progress bar ({self.unfinished})"
         if self.verdict == "healthy" and self.outlived:
-            return f"no failure found; seen, and not the end of the run: {self.outlived}"
+            return f"no failure found; the program went on after a line that can mean: {self.outlived}"
         if self.verdict == "healthy":
             return "no failure found" if self.read_bytes or self.flights else "nothing was read: the logs are empty"
         held_up = sorted({rank for report in self.flights for rank in report.culprits})

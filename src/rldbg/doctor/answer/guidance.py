@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 
 from rldbg.doctor.answer.candidates import SHOWN, candidates, confirmation
 from rldbg.doctor.answer.specifics import specifics
+from rldbg.doctor.answer.waiting_ranks import callers_of_collective, reporting_ranks, silence
 from rldbg.doctor.clues.mentions import Mention
 from rldbg.doctor.clues.signals import sender_of
 from rldbg.doctor.knowledge.entries import KnownFailure, Role
 from rldbg.doctor.knowledge.families import kind_of
 from rldbg.doctor.knowledge.library import Library
-from rldbg.doctor.logs.clock import Stamp
-from rldbg.doctor.logs.evidence import LAST_ERROR, PROGRAM_ENDED, STILL_TRYING, Failure, LogEnd, LogEvidence
+from rldbg.doctor.logs.evidence import LAST_ERROR, PROGRAM_ENDED, STILL_TRYING, Failure, LogEvidence
 from rldbg.doctor.logs.failures import tells_of_child
 from rldbg.doctor.logs.flight_recorder import FlightReport
 from rldbg.doctor.logs.frames import decider, is_go_between, is_own_code, is_standard, package_of
@@ -35,17 +35,9 @@ _UNSAID = {
     "since": "the moment the waiting began",
     "crashed": "the library that the native stack names first",
 }
-_WORK = re.compile(
-    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+)"
-)
-_TRANSPORT = (
-    "NCCL_DEBUG=INFO shows over what they talk (P2P, SHM, NET); try NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 and "
-    "NCCL_IB_DISABLE=1 with one all_reduce alone"
-)
 _USUAL = re.compile(r"(?i)\busual reasons?\b")
 """Without these words the text of a symptom says what it is, and not where it comes from."""
 _FIXES = 2
-_SILENT_S = 120.0
 _SAID_SHOWN = 160
 _NO_TRACEBACK = (
     "its traceback is not in these logs: look for it in the output of the process that raised it "
@@ -117,8 +109,9 @@ def next_steps(
         if failure.kind == STILL_TRYING and failure.more:
             yield f"above it the log says: {failure.more[0]}"
         yield from reading(failure, library)
-    yield from _reporting_ranks(judgement, evidence)
-    yield from _silence(judgement, evidence)
+    yield from reporting_ranks(judgement, evidence)
+    yield from callers_of_collective(judgement)
+    yield from silence(judgement, evidence)
     limits = [sighting.first.place for sighting in judgement.fallout if sighting.entry.after_stall]
     for wait in evidence.waiting:
         if any(wait.file == place.file and wait.until < place.offset for place in limits):
@@ -145,6 +138,7 @@ def next_steps(
     for lasting in [s for s in judgement.notes if s.survived and has_stayed(s, evidence)]:
         since = first_time(lasting) or f"since {lasting.first.place.file}:{lasting.first.place.line}"
         yield f"possible cause: {lasting.entry.title} ({lasting.entry.id}): {since}, and until the end"
+    yield from _outlived_causes(judgement, library)
     for other in judgement.bystanders[:SHOWN]:
         place = other.first.place
         yield f"possible cause: {other.entry.title} ({other.entry.id}); {place.file}:{place.line} reports it, but " + (
@@ -218,46 +212,17 @@ def _filled(template: str, sighting: Sighting, crashed: str) -> str:
     return re.sub(r"\{(worker|node|pid|since|rank|crashed)\}", lambda match: values[match[1]], known)
 
 
-def _reporting_ranks(judgement: Judgement, evidence: LogEvidence) -> Iterator[str]:
-    """Which ranks report a collective that did not finish, and which of those that the logs name do not."""
-    hits = [hit for sighting in judgement.fallout for hit in sighting.hits]
-    works = [(hit.place.speaker.rank, found) for hit in hits if (found := _WORK.search(hit.text))]
-    numbers = {(found["number"], found["kind"]) for _rank, found in works}
-    ranks = sorted({int(rank) for rank, _found in works if rank})
-    if len(numbers) != 1 or len(ranks) < 2:
-        return
-    number, kind = numbers.pop()
-    places = (*(hit.place for hit in evidence.hits), *(failure.place for failure in evidence.failures))
-    others = sorted({int(place.speaker.rank) for place in places if place.speaker.rank.isdigit()} - set(ranks))
-    waited = f"ranks {_listed(ranks)} waited in {kind} number {number}"
-    if others:
-        yield f"{waited}; ranks {_listed(others)} wrote other lines and not this: one of those never came to it"
-    elif ranks == list(range(len(ranks))):
-        yield f"{waited}; if the job has no more, all came to it and cannot reach each other: {_TRANSPORT}"
-    else:
-        yield f"{waited}; every other rank is silent: one of those never came to it"
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
-def _silence(judgement: Judgement, evidence: LogEvidence) -> Iterator[str]:
-    """When the waiting began, and whose log ends there while the others go on."""
-    waits = [s.first for s in judgement.fallout if s.first.timeout_s is not None and s.first.since is not None]
-    if not waits:
-        return
-    begin = min((hit.since for hit in waits if hit.since), key=lambda stamp: stamp.seconds)
-    yield f"look at what every rank logged at {begin}: the rank at fault stopped logging then, the timeout came later"
-    for end in _silent_since(begin, evidence.ends):
-        who = str(end.speaker) or end.file
-        yield f"{who} wrote its last line at {end.last}, before the others began to wait: read the end of {end.file}"
-
-
-def _silent_since(begin: Stamp, ends: list[LogEnd]) -> list[LogEnd]:
-    timed = [end for end in ends if end.last and end.last.comparable(begin)]
-    silent = [end for end in timed if end.last and end.last.seconds <= begin.seconds + _SILENT_S]
-    return silent if len(silent) < len(timed) else []
+def _outlived_causes(judgement: Judgement, library: Library) -> Iterator[str]:
+    """Failures that the program went on after, where they are known to bring about what it did not go on after."""
+    symptoms = {symptom.entry.id for symptom in judgement.fallout}
+    earlier = (s for s in judgement.notes if s.survived and s.entry.severity == "error" and s.entry.can_be_cause)
+    told = (s for s in earlier if not symptoms.isdisjoint(library.direct_effects[s.entry.id]))
+    for sighting in [] if judgement.causes else list(told)[:SHOWN]:
+        place = sighting.first.place
+        yield (
+            f"possible cause: {sighting.entry.title} ({sighting.entry.id}); {place.file}:{place.line} reports it "
+            "before, and the program went on after that"
+        )
 
 
 def reading(failure: Failure, library: Library) -> Iterator[str]:
