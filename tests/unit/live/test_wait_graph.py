@@ -198,7 +198,7 @@ def test_workers_that_wait_alike_are_told_together_also_if_one_of_them_is_waited
     workers = [_process(pid, _thread("MainThread", _lock("x", "0x5"), main=True)) for pid in (2, 3)]
     (found,) = explain([parent, *workers])
     assert (
-        "job@2 should do it, and waits at job.py:7 (work) for lock `x`; thread refresh of job@1 held it"
+        "job@2 should load it, and waits at job.py:7 (work) for lock `x`; thread refresh of job@1 held it"
         in found.verdict
     )
     assert found.verdict.endswith("never released here; job@3 waits in the same way")

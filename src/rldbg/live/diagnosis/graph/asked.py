@@ -11,6 +11,7 @@ _RELATIONS = {
     "lock_file": "is named in it",
     "child": "is that process",
     "message": "is connected to it",
+    "data_loader": "should load it",
 } | dict.fromkeys(("pipe", "socket", "stream", "poll", "stdin"), "is at the other end")
 
 

@@ -10,12 +10,10 @@ from rldbg.live.diagnosis.graph.who_ended import last_raised, what_ended
 def tell_asked_servers(stacks: Sequence[WaitFacts], known: Mapping[Id, Node]) -> None:
     """A server in which an exception has ended a thread goes on to answer, but perhaps never as the loop expects."""
     for stack in stacks:
-        for entry in all_entries(stack):
-            node, wait = known[entry_id(entry, stack)], entry.get("wait") or {}
-            if not wait.get("asks_at") or not node.activity.startswith("polls"):
-                continue
-            told, raised = _told(wait, stack, stacks)
-            if told:
+        for entry in (each for each in all_entries(stack) if (each.get("wait") or {}).get("asks_at")):
+            node = known[entry_id(entry, stack)]
+            told, raised = _told(entry["wait"], stack, stacks)
+            if told and node.activity.startswith("polls"):
                 node.activity = f"{node.activity.removesuffix(')')}; {told})"
                 node.gone = node.gone or ("raised" if raised else "")
 
