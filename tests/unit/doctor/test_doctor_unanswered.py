@@ -59,6 +59,14 @@ def test_what_is_not_needed_or_seldom_is_healthy(verdict):
     assert verdict(HEAD + between).verdict == "healthy"
 
 
+def test_what_comes_after_training_was_done_is_healthy(verdict):
+    done = (
+        "".join(f"(Trainer pid=7) step {n} done\n" for n in range(4, 13))
+        + "(Trainer pid=7) Training finished: total steps 12\n"
+    )
+    assert verdict(HEAD + done + asked(4, level="")).verdict == "healthy"
+
+
 def test_an_exception_after_them_says_more(verdict):
     end = 'Traceback (most recent call last):\n  File "/w/run.py", line 3, in <module>\nValueError: no rewards\n'
     assert all(cause.id != "address-never-answers" for cause in verdict(HEAD + asked(4) + end).root_causes)

@@ -19,6 +19,10 @@ def raised(ranks, error=MISSING):
     "text",
     [
         raised([8, 9, 10]),
+        raised([8, 9, 10])
+        + RAISED.format(n=0, pid=9, rank=0, error="")
+        .replace("ray::critic-1-0:Critic", "ray::TaskRunner")
+        .replace("10.9.0.8", "10.9.0.7"),
         raised([0, 1]) + "(Critic pid=41, ip=10.9.0.7) loaded the tokens\n",
         "(Critic pid=41) loaded the tokens\n" + raised([1, 2]).replace("ray::", "(Critic pid=701, ip=10.9.0.8) ray::"),
     ],
@@ -34,6 +38,7 @@ def test_what_only_one_node_lacks_may_not_be_on_a_shared_file_system(verdict, te
     "text",
     [
         raised([0, 1, 2]),  # no other node is seen
+        raised([4, 5, 6]),  # ranks 0 to 3 may be of the same node
         raised([8]),  # one process says nothing of the others
         raised([8, 9]) + raised([1, 2]).replace("10.9.0.8", "10.9.0.9"),  # other nodes lack it, too
         raised([8, 9], error="ValueError: batch of 3 cannot be split"),

@@ -56,6 +56,11 @@ _USES = (
         ("Shard the optimizer over more ranks, offload it, or take one with less state (8 bit, Muon for some layers)",),
     ),
     _Use(
+        re.compile(r"(?i)load_weights?\(|create_weights\(|from_pretrained\(|load_model\(|\.to\(device|model\.cuda\("),
+        "the weights of the model",
+        ("Load on fewer ranks at a time, or straight into shards (meta device, low_cpu_mem_usage)",),
+    ),
+    _Use(
         re.compile(r"(?i)kv_?caches?\b|allocate_kv|init_kv|num_gpu_blocks|num_blocks|token_to_kv_pool"),
         "the cache of keys and values of the engine",
         (
@@ -81,7 +86,7 @@ _USES = (
         ("Shard the gradients (ZeRO 2 or 3, FSDP), or accumulate them in 16 bit",),
     ),
     _Use(
-        re.compile(r"(?i)act_fn\(|gate_proj|up_proj|down_proj|silu|swiglu|gelu\(|moe|experts?\("),
+        re.compile(r"(?i)act_fn\(|gate_proj|up_proj|down_proj|silu|swiglu|gelu\(|fused_moe\(|experts?\("),
         "activations of a layer, which grow with the tokens of a micro batch",
         ("Gradient checkpointing (recomputation), fewer tokens per micro batch, sequence or context parallelism",),
     ),

@@ -20,6 +20,9 @@ _RAISED = re.compile(
     r"(?:, actor_id=\w+)?(?:, repr=(?P<repr>.{0,160}))?"
 )
 _RANK = re.compile(r"\brank ?[=:] ?(?P<rank>\d{1,5})\b|\(rank (?P<other>\d{1,5})\)")
+_OF_DRIVER = re.compile(r"(?i)task|runner|driver|controller|trainer|main")
+"""Who only waited for the others."""
+_GPUS_OF_NODE = 8
 _PATH = re.compile(r"(?<![\w.:/])(?P<path>/(?!(?:usr|lib|opt|proc|sys|tmp)/)[\w@.+-]+(?:/[\w@.+=-]+){1,30})")
 _SITE = re.compile(r"/(?:site|dist)-packages/")
 _OF_PACKAGES = re.compile(r"(?i)no module named|shared object|cannot import")
@@ -87,7 +90,8 @@ def _rows(sources: Sequence[LogSource]) -> Iterator[tuple[str, Speaker]]:
 
 def _of_ray(sources: Sequence[LogSource]) -> _Failed | None:
     """The tasks whose exceptions Ray reports with their node."""
-    raised = [found for text, _who in _rows(sources) if (found := _RAISED.search(text))]
+    reported = [found for text, _who in _rows(sources) if (found := _RAISED.search(text))]
+    raised = [found for found in reported if not _OF_DRIVER.search(found["name"])] or reported
     nodes = {found["ip"] for found in raised}
     pids = frozenset(found["pid"] for found in raised)
     if len(nodes) != 1 or len(pids) < 2:
@@ -127,6 +131,6 @@ def _elsewhere(failed: _Failed, speakers: Sequence[Speaker]) -> str:
     )
     if other:
         return f"and none of those on another node ({', '.join(other[:3])}) did"
-    if failed.ranks and failed.ranks[0] > 1 and len(failed.ranks) > 1:
+    if len(failed.ranks) > 1 and failed.ranks[0] and failed.ranks[0] % _GPUS_OF_NODE == 0:
         return f"and none of ranks 0 to {failed.ranks[0] - 1} is among them"
     return ""
