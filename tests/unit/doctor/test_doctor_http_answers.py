@@ -36,6 +36,11 @@ def test_an_error_of_the_server_is_in_its_own_log(verdict):
     found = verdict(GAVE_UP.format(path="/generate", error=STATUS.format(500)))
     assert (found.verdict, found.fallout[0].id) == ("unknown", "server-answered-error")
     assert not any("proxy" in step for step in found.next)
+    assert any(
+        "10.2.0.7:8100 answered 500 (Internal Server Error) to /generate: it is alive" in step for step in found.next
+    )
+    said = "requests.exceptions.HTTPError: 500 Server Error: Internal Server Error for url: http://10.0.0.2:30000/pause"
+    assert verdict(f"{said}\n").fallout[0].id == "server-answered-error"
 
 
 @pytest.mark.parametrize("error", ["ServerDisconnectedError()", STATUS.format(503)])

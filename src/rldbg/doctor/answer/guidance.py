@@ -3,9 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from rldbg.core import redact_text
 from rldbg.doctor.answer.candidates import SHOWN, candidates, confirmation
 from rldbg.doctor.answer.specifics import specifics
 from rldbg.doctor.answer.waiting_ranks import callers_of_collective, reporting_ranks, silence
+from rldbg.doctor.clues.http_answers import ANSWERED, told_of_answer
 from rldbg.doctor.clues.mentions import Mention
 from rldbg.doctor.clues.signals import sender_of
 from rldbg.doctor.knowledge.entries import KnownFailure, Role
@@ -123,6 +125,8 @@ def next_steps(
     for sighting in judgement.fallout:
         if (deaths and only_reports_death(sighting)) or _repeats(sighting, judgement.first_error):
             continue
+        if sighting.entry.id in ANSWERED and (answer := told_of_answer(sighting.hits)):
+            yield redact_text(answer.detail)
         for template in sighting.entry.look:
             if says is not None and asks_nccl(sighting.entry):
                 step = f"NCCL itself says at {says.file}:{says.line}: {says.text}"
