@@ -22,12 +22,12 @@ WATCHDOG = (
 def test_the_collective_that_did_not_finish_tells_what_calls_it(verdict, kind, numel, words):
     found = verdict("".join(WATCHDOG.format(rank=rank, kind=kind, numel=numel) for rank in (2, 5)))
     assert found.verdict == "unknown"
-    assert any(step.startswith("possible cause: ") and words in step for step in found.next)
+    assert any(step.startswith(kind) and "possibly" in step and words in step for step in found.next)
 
 
 def test_a_large_all_reduce_is_called_by_anything(verdict):
     found = verdict(WATCHDOG.format(rank=2, kind="ALLREDUCE", numel=5_000_000))
-    assert not any("possible cause: ALLREDUCE" in step for step in found.next)
+    assert not any(step.startswith("ALLREDUCE") for step in found.next)
 
 
 def test_what_was_outlived_may_have_brought_it_about(verdict):

@@ -219,7 +219,11 @@ def _filled(template: str, sighting: Sighting, crashed: str) -> str:
 def _outlived_causes(judgement: Judgement, library: Library) -> Iterator[str]:
     """Failures that the program went on after, where they are known to bring about what it did not go on after."""
     symptoms = {symptom.entry.id for symptom in judgement.fallout}
-    earlier = (s for s in judgement.notes if s.survived and s.entry.severity == "error" and s.entry.can_be_cause)
+    earlier = (
+        s
+        for s in judgement.notes
+        if s.survived and not s.entry.stays and s.entry.severity == "error" and s.entry.can_be_cause
+    )
     told = (s for s in earlier if not symptoms.isdisjoint(library.direct_effects[s.entry.id]))
     for sighting in [] if judgement.causes else list(told)[:SHOWN]:
         place = sighting.first.place

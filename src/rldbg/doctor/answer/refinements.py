@@ -113,7 +113,7 @@ def _told_by_clues(sighting: Sighting, evidence: LogEvidence, sources: Sequence[
     if sighting.entry.id == NEVER_ANSWERS:
         return told_of_address(sighting.hits)
     if sighting.entry.id == AT_WORK:
-        return told_of_crash(sighting.hits)
+        return told_of_crash(sighting.hits, sources)
     if sighting.entry.id == COMPILER_CRASHED:
         return told_of_build(sighting.hits, sources)
     if sighting.entry.id == MEMORY_SAVER:

@@ -14,30 +14,30 @@ _WORK = re.compile(
 _CALLERS = (
     (
         re.compile(r"ALLTOALL"),
-        "sequence parallelism (Ulysses) and expert parallelism do in every layer: the ranks of one such group took "
-        "different numbers of micro-batches or layers (a last batch, a filtered sample, a branch on the data), or one "
-        "of them failed or ran out of memory; compare how many batches each rank had",
+        "sequence parallelism (Ulysses) and expert parallelism do in every layer: possibly the ranks of one such "
+        "group took different numbers of micro-batches or layers (a last batch, a filtered sample, a branch on the data), "
+        "or one of them failed or ran out of memory; compare how many batches each rank had",
     ),
     (
         re.compile(r"(?:_?ALLGATHER|_?REDUCE_?SCATTER)"),
-        "FSDP and ZeRO do for each layer: one rank called a module less often (fewer micro-batches, a frozen or "
-        "skipped module, generation or a state dict on one rank only)",
+        "FSDP and ZeRO do for each layer: possibly one rank called a module less often (fewer micro-batches, a frozen "
+        "or skipped module, generation or a state dict on one rank only)",
     ),
     (
         re.compile(r"BROADCAST"),
-        "weights that are sent or loaded, and objects of rank 0, go through: the sender was still busy (loading, "
-        "saving, evaluating), or not all ranks take part",
+        "weights that are sent or loaded, and objects of rank 0, go through: possibly the sender was still busy "
+        "(loading, saving, evaluating), or not all ranks take part",
     ),
     (
         re.compile(r"(?:SEND|RECV)"),
-        "pipeline parallelism does between stages: one stage failed, or has another number of micro-batches",
+        "pipeline parallelism does between stages: possibly one stage failed, or has another number of micro-batches",
     ),
 )
 _ONE_NUMBER = re.compile(r"ALLREDUCE|BROADCAST|_?ALLGATHER")
 _FEW_NUMBERS = 8
 _OF_ONE_NUMBER = (
-    "is called with a few numbers, as for metrics, a gradient norm, a length or a barrier: some rank did something "
-    "longer before it (saving, evaluating, scoring), or left the loop earlier"
+    "is called with a few numbers, as for metrics, a gradient norm, a length or a barrier: possibly some rank did "
+    "something longer before it (saving, evaluating, scoring), or left the loop earlier"
 )
 _TRANSPORT = (
     "NCCL_DEBUG=INFO shows over what they talk (P2P, SHM, NET); try NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1 and "
@@ -75,9 +75,9 @@ def callers_of_collective(judgement: Judgement) -> Iterator[str]:
     kind, numel = kinds.popitem()
     words = next((words for shape, words in _CALLERS if shape.match(kind)), "")
     if _ONE_NUMBER.match(kind) and 0 < numel <= _FEW_NUMBERS:
-        yield f"possible cause: {kind} {_OF_ONE_NUMBER}"
+        yield f"{kind} {_OF_ONE_NUMBER}"
     elif words:
-        yield f"possible cause: {kind} is what {words}"
+        yield f"{kind} is what {words}"
 
 
 def _listed(numbers: Sequence[int]) -> str:

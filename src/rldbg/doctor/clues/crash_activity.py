@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from rldbg.doctor.clues.mentions import rows_of
+from rldbg.doctor.clues.native_stacks import crashed_library
 from rldbg.doctor.clues.told import Told
 from rldbg.doctor.knowledge.entries import KnownFailure
 from rldbg.doctor.knowledge.library import Library
@@ -89,8 +90,8 @@ def _stack(hit: Hit, sources: Sequence[LogSource]) -> Iterator[tuple[LogPlace, s
         offset += len(raw) + 1
 
 
-def told_of_crash(hits: Sequence[Hit]) -> Told:
-    """The frame that tells the activity, in short; and what a signal is not."""
+def told_of_crash(hits: Sequence[Hit], sources: Sequence[LogSource]) -> Told:
+    """The library that the stack names first, the frame that tells the activity, and what a signal is not."""
     frame = hits[-1].text
     shown = _SHOWN.search(frame)
     path = "/".join(shown["path"].rsplit("/", 3)[-2:]) if shown else ""
@@ -98,4 +99,6 @@ def told_of_crash(hits: Sequence[Hit]) -> Told:
     is_python = bool(shown) and path.endswith(".py")
     where = f"{function} ({path}:{shown['line']})" if shown and is_python else function
     detail = f"the innermost frame that tells what it did is {where}"
+    if not is_python and (library := crashed_library(hits[:1], sources)):
+        detail = f"its stack names {library} first"
     return Told(f"{detail}; {_OF_TRAP}." if any(_TRAP.search(hit.text) for hit in hits) else f"{detail}.")

@@ -140,12 +140,11 @@ def words_of_nccl(symptom: Hit, sources: Sequence[LogSource]) -> Mention | None:
 
 def rows_of(source: LogSource) -> list[bytes]:
     """The lines of a log that is small and can be read a second time; else none."""
-    rows: list[bytes] = []
-    if not _readable([source]) or source.size > FOLDED_UP_TO_BYTES:
-        return rows
-    with contextlib.suppress(OSError, EOFError, zlib.error), source.open() as stream:
-        rows = stream.read(FOLDED_UP_TO_BYTES).split(b"\n")
-    return rows
+    with contextlib.suppress(OSError, EOFError, zlib.error):
+        if _readable([source]) and source.size <= FOLDED_UP_TO_BYTES:
+            with source.open() as stream:
+                return stream.read(FOLDED_UP_TO_BYTES).split(b"\n")
+    return []
 
 
 def _errors_above(lines: Sequence[_Line], shown: Container[tuple[str, int]]) -> list[Mention]:

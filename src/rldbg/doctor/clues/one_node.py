@@ -53,11 +53,10 @@ def told_of_one_node(said: str, hits: Sequence[Hit], sources: Sequence[LogSource
     """Where all processes that miss something are on one node, and the logs show processes elsewhere."""
     if not is_about_missing(said):
         return None
-    speakers = list(_speakers(sources))
     failed = _of_ray(sources) or _of_speakers(hits)
     if failed is None:
         return None
-    others = _elsewhere(failed, speakers)
+    others = _elsewhere(failed, list(_speakers(sources)))
     if not others:
         return None
     ranks = f" (ranks {', '.join(map(str, failed.ranks[:_SHOWN]))})" if failed.ranks else ""
@@ -81,16 +80,10 @@ def told_of_one_node(said: str, hits: Sequence[Hit], sources: Sequence[LogSource
     return OnOneNode(f"{who}: look at that node first", f"Compare node {failed.node} with another one")
 
 
-def _rows(sources: Sequence[LogSource]) -> Iterator[tuple[str, Speaker]]:
-    for source in sources:
-        for raw in rows_of(source):
-            line = clean(raw)
-            yield line.text, line.speaker.filled_from(source.speaker)
-
-
 def _of_ray(sources: Sequence[LogSource]) -> _Failed | None:
     """The tasks whose exceptions Ray reports with their node."""
-    reported = [found for text, _who in _rows(sources) if (found := _RAISED.search(text))]
+    rows = (raw for source in sources for raw in rows_of(source) if b"ray::" in raw)
+    reported = [found for raw in rows if (found := _RAISED.search(clean(raw).text))]
     raised = [found for found in reported if not _OF_DRIVER.search(found["name"])] or reported
     nodes = {found["ip"] for found in raised}
     pids = frozenset(found["pid"] for found in raised)
@@ -117,10 +110,12 @@ def _of_speakers(hits: Sequence[Hit]) -> _Failed | None:
 
 def _speakers(sources: Sequence[LogSource]) -> Iterator[Speaker]:
     seen: set[Speaker] = set()
-    for _text, speaker in _rows(sources):
-        if speaker.pid and speaker not in seen:
-            seen.add(speaker)
-            yield speaker
+    for source in sources:
+        for raw in rows_of(source):
+            speaker = clean(raw).speaker.filled_from(source.speaker)
+            if speaker.pid and speaker not in seen:
+                seen.add(speaker)
+                yield speaker
 
 
 def _elsewhere(failed: _Failed, speakers: Sequence[Speaker]) -> str:
