@@ -15,8 +15,8 @@ _CALLERS = (
     (
         re.compile(r"ALLTOALL"),
         "sequence parallelism (Ulysses) and expert parallelism do in every layer: possibly the ranks of one such "
-        "group took different numbers of micro-batches or layers (a last batch, a filtered sample, a branch on the data), "
-        "or one of them failed or ran out of memory; compare how many batches each rank had",
+        "group took different numbers of micro-batches or layers (a last batch, a filtered sample, a branch on data), or "
+        "one of them failed or ran out of memory; compare how many batches each rank had",
     ),
     (
         re.compile(r"(?:_?ALLGATHER|_?REDUCE_?SCATTER)"),
