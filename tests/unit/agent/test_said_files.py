@@ -161,3 +161,13 @@ def test_what_python_says_to_have_ended_is_not_taken_for_one_of_the_others(tmp_p
     feeder = {"kind": "thread", "name": "Thread-1 (feed)"}
     (said,), none = _said(tmp_path, f"Exception in thread Thread-1 (feed):\n{TRACEBACK}", ["main"] * 2, 2, [feeder])
     assert said["gone"] == "thread Thread-1 (feed)" and none == []
+
+
+def test_what_ended_a_program_was_not_caught_by_who_prints_into_the_same_file(tmp_path):
+    whole = TRACEBACK.replace('"/job/worker.py", line 41, in busy_loop', '"/job/engine.py", line 7, in <module>')
+    ((said,),) = _said(tmp_path, whole, ["main"], 1, name="worker-01ab-{0}.err")
+    assert said["or_others"] and said["caught_in"] is None
+    # AND a program may catch it itself, at the end of its own file
+    own = whole.replace("/job/engine.py", "/job/worker.py")
+    ((said,),) = _said(tmp_path, own, ["<module>"], 1, name="worker-02ab-{0}.err")
+    assert said["caught_in"]["function"] == "<module>" and "or_others" not in said

@@ -505,6 +505,21 @@ def test_a_dead_actor_of_the_class_that_calls_is_told_and_not_the_one_that_polls
     assert "generator should call push, but polls" in _verdicts([collector, polling], _view(alive, []))
 
 
+def test_an_actor_that_cannot_start_may_be_who_would_fill_a_queue():
+    group = {"placement_group_id": "g", "name": "pool", "state": "PENDING", "bundles": [{"CPU": 1.0}] * 4}
+    sampler = _actor("sampler", None, "PENDING_CREATION", placement_group_id="g")
+    tasks = [_task("fit", "RUNNING", 1), _task("Sampler.roll", "PENDING_NODE_ASSIGNMENT", None, "sampler")]
+    view = _view([QUEUE, sampler], tasks, [group], free={"CPU": 3.0})
+    (found,) = explain([_worker("learner", 1, "fit", TAKING)], ray=view)
+    assert found.kind == "not_scheduled"
+    assert (
+        "actor sampler should run roll, which may put an item in, but cannot be scheduled: its placement group is "
+        "pending: its 4 bundles ask for 4 CPU; the cluster has 3 of 4 CPU free" in found.verdict
+    )
+    # AND one that Ray is about to start is not why
+    assert "sampler" not in _verdicts([_worker("learner", 1, "fit", TAKING)], _view([QUEUE, sampler], tasks))
+
+
 def test_an_actor_of_a_full_placement_group_is_told_so():
     group = {
         "placement_group_id": "p1",

@@ -175,6 +175,10 @@ def _assign(error: Facts, sharing: Sequence[Facts], *, unseen: bool) -> None:
         return
     named = [entry for entry in sharing if entry["pid"] in numbers]
     possible = named if len(named) == 1 else sharing
+    if _ended_a_program(error["caught_in"], possible):
+        for entry in possible:
+            _add(entry, error | {"caught_in": None, "one_of": [each["pid"] for each in possible], "or_others": True})
+        return
     speakers = [(entry, each) for entry in possible for each in _speakers(entry, error["caught_in"])]
     have_ended = any(each["kind"] == "process" for entry in sharing for each in entry.get("ended") or [])
     is_known = len(named) == 1 or not (unseen or have_ended)
@@ -192,6 +196,14 @@ def _assign(error: Facts, sharing: Sequence[Facts], *, unseen: bool) -> None:
         others["thread_ended"] = thread["name"] if thread else ""
         for entry in those:
             _add(entry, error | others)
+
+
+def _ended_a_program(caught: Facts | None, entries: Sequence[Facts]) -> bool:
+    """Whether an exception went through the outermost function of a program that none of these processes runs: it has
+    ended another one that prints into the same file."""
+    threads = [thread for entry in entries for thread in entry.get("threads") or []]
+    frames = [frame for thread in threads for frame in thread.get("frames") or []]
+    return bool(caught) and caught["function"] == "<module>" and not any(f["file"] == caught["file"] for f in frames)
 
 
 def _is_of(entry: Facts, error: Facts) -> bool:

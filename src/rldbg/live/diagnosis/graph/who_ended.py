@@ -61,7 +61,7 @@ def is_remembered(name: str, known: str) -> bool:
 
 def what_ended(stack: WaitFacts, started: Sequence[str] = ()) -> str:
     """Threads, tasks and child processes of a process that are gone, and its last exception; of those that were started
-    with one of these names, only they."""
+    with one of these names, only they, and children that failed: they may have ended because of one."""
     ended = list(stack.get("ended") or [])
     threads = [each for each in ended if each["kind"] == "thread" and not _ENDS_WITH_ITS_REQUEST.search(each["name"])]
     raised, thread = last_raised(stack), str(stack.get("raised_in") or "")
@@ -70,7 +70,9 @@ def what_ended(stack: WaitFacts, started: Sequence[str] = ()) -> str:
     words += [failed_text(each) for each in ended if each["kind"] == "future"]
     words += [f"thread {thread} has ended: {raised}"] if raised and thread else filter(None, [raised])
     words += ended_children(stack)
-    return ", ".join(([word for word in words if any(is_remembered(name, word) for name in started)] or words)[:4])
+    own = [word for word in words if any(is_remembered(name, word) for name in started)]
+    failed = [word for word in ended_children(stack, failed=True) if own and word not in own]
+    return ", ".join([*(own or words), *failed][:4])
 
 
 def known_starters(wait: WaitFacts) -> list[str]:

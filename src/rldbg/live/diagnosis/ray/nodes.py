@@ -149,8 +149,23 @@ class _Joining:
         else:
             tables = QueueTables(node, self._stacks, self._ray)
             used = [*finished_users(node, self._ray, tables), *tables.others_ahead()]
-            why = [str(node.wait["lost"]), *used, *self._raised(), *lost_users(self._ray)]
-            node.wait = {**node.wait, "lost": "; ".join(why)}
+            why = [*used, *self._raised(), *lost_users(self._ray)]
+            node.edges += self._edges_to_unscheduled(node) if not why else []
+            node.wait = {**node.wait, "lost": "" if node.edges else "; ".join([str(node.wait["lost"]), *why])}
+
+    def _edges_to_unscheduled(self, node: Node) -> list[Edge]:
+        """Actors that have calls in their queue and cannot start: nobody else is seen that would end the wait."""
+        found = []
+        for task in self._view.tasks.values():
+            actor = self._view.actors.get(task["actor_id"])
+            if actor is None or actor["state"] in ("ALIVE", "DEAD") or task["type"] == CREATION:
+                continue
+            target = self._absent.actor_node(actor)
+            if target.gone in ("not_scheduled", "not_ready"):
+                self._explained.add(actor["placement_group_id"])
+                method, duty = str(task["name"]).rpartition(".")[2], DUTIES[node.kind][1]
+                found.append(Edge(target.id, f"should run {method}, which may {duty}"))
+        return found
 
     def _raised(self) -> list[str]:
         """Workers that are held, or have ended, for what they raised: Ray does not know that yet."""
