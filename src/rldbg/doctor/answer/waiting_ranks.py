@@ -15,7 +15,7 @@ _CALLERS = (
     (
         re.compile(r"ALLTOALL"),
         "sequence parallelism (Ulysses) and expert parallelism do in every layer: possibly the ranks of one such "
-        "group took different numbers of micro-batches or layers (a last batch, a filtered sample, a branch on data), or "
+        "group took different numbers of micro-batches or layers (a last batch, a filtered sample, a branch), or "
         "one of them failed or ran out of memory; compare how many batches each rank had",
     ),
     (
