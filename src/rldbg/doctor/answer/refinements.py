@@ -14,9 +14,11 @@ from rldbg.doctor.clues.broken_metrics import ENTRY as NOT_FINITE
 from rldbg.doctor.clues.broken_metrics import told_of_metrics
 from rldbg.doctor.clues.build_tools import ENTRY as COMPILER_CRASHED
 from rldbg.doctor.clues.build_tools import told_of_build
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.clues.collectives import MISMATCH, told_of_ranks
 from rldbg.doctor.clues.crash_activity import ENTRY as AT_WORK
 from rldbg.doctor.clues.crash_activity import told_of_crash
+from rldbg.doctor.clues.engine_requests import MEMORY_SAVER, told_of_memory
 from rldbg.doctor.clues.http_answers import ANSWERED, told_of_answer
 from rldbg.doctor.clues.interfaces import given_function
 from rldbg.doctor.clues.launchers import ENTRY as PORT_IN_USE
@@ -24,15 +26,12 @@ from rldbg.doctor.clues.launchers import told_of_launchers
 from rldbg.doctor.clues.logged_settings import LoggedSettings
 from rldbg.doctor.clues.memory_lines import ENTRY as GPU_MEMORY
 from rldbg.doctor.clues.memory_lines import told_of_line
-from rldbg.doctor.clues.memory_states import ENTRY as MEMORY_SAVER
-from rldbg.doctor.clues.memory_states import told_of_memory
 from rldbg.doctor.clues.memory_tables import ENTRY as HOST_MEMORY
 from rldbg.doctor.clues.memory_tables import told_of_memory_table
 from rldbg.doctor.clues.none_values import settings_not_given
 from rldbg.doctor.clues.one_node import told_of_one_node
 from rldbg.doctor.clues.options import Refusal, refused_option
 from rldbg.doctor.clues.releases import printed_releases
-from rldbg.doctor.clues.told import Told
 from rldbg.doctor.clues.unanswered_addresses import ENTRY as NEVER_ANSWERS
 from rldbg.doctor.clues.unanswered_addresses import told_of_address
 from rldbg.doctor.logs.evidence import Failure, LogEvidence
@@ -108,7 +107,7 @@ def _located(
     return replace(cause, detail=detail, fix=(redact_text(found.step), *cause.fix))
 
 
-def _told_by_clues(sighting: Sighting, evidence: LogEvidence, sources: Sequence[LogSource]) -> Told | None:
+def _told_by_clues(sighting: Sighting, evidence: LogEvidence, sources: Sequence[LogSource]) -> CauseWords | None:
     """What lines that count together say."""
     if sighting.entry.id == NEVER_ANSWERS:
         return told_of_address(sighting.hits)
@@ -127,7 +126,7 @@ def _told_by_clues(sighting: Sighting, evidence: LogEvidence, sources: Sequence[
     return None
 
 
-def _retold(cause: Cause, told: Told) -> Cause:
+def _retold(cause: Cause, told: CauseWords) -> Cause:
     steps = tuple(map(redact_text, told.fix))
     return replace(
         cause,

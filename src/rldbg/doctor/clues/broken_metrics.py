@@ -6,8 +6,8 @@ from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.clues.mentions import rows_of
-from rldbg.doctor.clues.told import Told
 from rldbg.doctor.logs.cleaning import clean
 from rldbg.doctor.logs.evidence import Hit
 from rldbg.doctor.logs.sources import LogSource
@@ -44,7 +44,7 @@ class _Step(NamedTuple):
     values: Mapping[str, float]
 
 
-def told_of_metrics(hit: Hit, told: str, sources: Sequence[LogSource]) -> Told:
+def told_of_metrics(hit: Hit, told: str, sources: Sequence[LogSource]) -> CauseWords:
     """What was told of the metrics that are not finite, with what the others of that step and of those before say."""
     own = _values(hit.text)
     signs = list(_signs(own))
@@ -68,7 +68,7 @@ def told_of_metrics(hit: Hit, told: str, sources: Sequence[LogSource]) -> Told:
         if signs or not before
         else ()
     )
-    return Told("; ".join([told, *parts]), fix=(*first, _ORIGINS))
+    return CauseWords("; ".join([told, *parts]), fix=(*first, _ORIGINS))
 
 
 def _values(text: str) -> dict[str, float]:

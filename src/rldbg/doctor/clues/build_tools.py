@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import PurePosixPath
 
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.clues.mentions import rows_of
-from rldbg.doctor.clues.told import Told
 from rldbg.doctor.logs.cleaning import clean
 from rldbg.doctor.logs.evidence import Hit
 from rldbg.doctor.logs.sources import LogSource
@@ -30,7 +30,7 @@ _ABOVE, _BELOW = 40, 40
 _SHELL = 128
 
 
-def told_of_build(hits: Sequence[Hit], sources: Sequence[LogSource]) -> Told | None:
+def told_of_build(hits: Sequence[Hit], sources: Sequence[LogSource]) -> CauseWords | None:
     """The command around the lines in words, and the steps that fit it."""
     texts = [hit.text for hit in hits]
     number = next((code for text in texts if (code := _signal_of(text))), 0)
@@ -50,7 +50,7 @@ def told_of_build(hits: Sequence[Hit], sources: Sequence[LogSource]) -> Told | N
     what += f" for {card['name'] or card['arch']}" if card else ""
     ended = f"ended by signal {number} ({signal.Signals(number).name})" if number else "crashed"
     detail = f"{name or 'the compiler'}{toolkit}{f' ({path})' if path and path != name else ''} {ended}{what}."
-    return Told(detail, fix=tuple(_steps(number, f"{name}{toolkit}", file, has_kit=kit is not None)))
+    return CauseWords(detail, fix=tuple(_steps(number, f"{name}{toolkit}", file, has_kit=kit is not None)))
 
 
 def _steps(number: int, tool: str, file: str, *, has_kit: bool) -> Iterator[str]:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.clues.mentions import rows_of
 from rldbg.doctor.clues.native_stacks import crashed_library
-from rldbg.doctor.clues.told import Told
 from rldbg.doctor.knowledge.entries import KnownFailure
 from rldbg.doctor.knowledge.library import Library
 from rldbg.doctor.logs.cleaning import clean
@@ -90,7 +90,7 @@ def _stack(hit: Hit, sources: Sequence[LogSource]) -> Iterator[tuple[LogPlace, s
         offset += len(raw) + 1
 
 
-def told_of_crash(hits: Sequence[Hit], sources: Sequence[LogSource]) -> Told:
+def told_of_crash(hits: Sequence[Hit], sources: Sequence[LogSource]) -> CauseWords:
     """The library that the stack names first, the frame that tells the activity, and what a signal is not."""
     frame = hits[-1].text
     shown = _SHOWN.search(frame)
@@ -101,4 +101,4 @@ def told_of_crash(hits: Sequence[Hit], sources: Sequence[LogSource]) -> Told:
     detail = f"the innermost frame that tells what it did is {where}"
     if not is_python and (library := crashed_library(hits[:1], sources)):
         detail = f"its stack names {library} first"
-    return Told(f"{detail}; {_OF_TRAP}." if any(_TRAP.search(hit.text) for hit in hits) else f"{detail}.")
+    return CauseWords(f"{detail}; {_OF_TRAP}." if any(_TRAP.search(hit.text) for hit in hits) else f"{detail}.")

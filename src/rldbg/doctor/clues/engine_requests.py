@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.clues.mentions import rows_of
 from rldbg.doctor.knowledge.library import Library
 from rldbg.doctor.logs.cleaning import clean
 from rldbg.doctor.logs.evidence import Hit, LogEvidence, LogPlace
+from rldbg.doctor.logs.frames import short
 from rldbg.doctor.logs.sources import LogSource
 
 ENTRY = "engine-used-while-asleep"
@@ -23,6 +25,13 @@ _WEIGHTS = re.compile(r"POST /(?:start_weight_update|update_weights?\w*|load_wei
 _GENERATE = re.compile(r"POST /(?:generate|v1/(?:chat/)?completions|v1/responses)\b")
 _ANSWERED = re.compile(r"\b200\b")
 _ROWS_ABOVE = 2000
+MEMORY_SAVER = "tms-driver-error"
+"""Memory that was released, or taken back, once too often."""
+_CHANGES_STATE = re.compile(
+    r" in (?:_?(?:offload|onload|sleep|wake_up|pause|resume|release_memory|resume_memory)\w*"
+    r"|\w+_(?:offload|onload|sleep))$"
+)
+_SHOWN = 3
 
 
 class _Engine:
@@ -71,3 +80,13 @@ def _used(source: LogSource, death: LogPlace) -> list[tuple[int, int, str]]:
             engines.setdefault(line.speaker.pid, _Engine()).take(line.text, number, end)
         offset += len(raw) + 1
     return [engine.used_at for engine in engines.values() if engine.used_at]
+
+
+def told_of_memory(hits: Sequence[Hit], evidence: LogEvidence) -> CauseWords | None:
+    """The functions of a stack in these logs that put something to sleep, or wake it, the outermost first."""
+    said = hits[0].text[hits[0].text.find(hits[0].matched) :].strip()
+    for failure in evidence.failures:
+        calls = [short(frame) for frame in failure.frames if _CHANGES_STATE.search(frame)]
+        if calls:
+            return CauseWords(f"{said}; the call under way was {', then '.join(calls[:_SHOWN])}.")
+    return None

@@ -10,8 +10,8 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from rldbg.doctor.clues.addresses import address_in, path_in
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.clues.mentions import rows_of
-from rldbg.doctor.clues.told import Told
 from rldbg.doctor.logs.cleaning import clean
 from rldbg.doctor.logs.evidence import Hit, LogEvidence
 from rldbg.doctor.logs.sources import LogSource
@@ -83,7 +83,7 @@ def _entry_of(status: int) -> str:
     return by_status.get(status, INVALID)
 
 
-def told_of_answer(hits: Sequence[Hit]) -> Told | None:
+def told_of_answer(hits: Sequence[Hit]) -> CauseWords | None:
     """Which server refused which request, and what to compare for a request of that kind."""
     text = next((hit.text for hit in hits if status_in(hit.text)), "")
     status = status_in(text)
@@ -104,9 +104,9 @@ def told_of_answer(hits: Sequence[Hit]) -> Told | None:
         "Read the server's own log at this time, and print the body of the answer where the client raises it",
     )
     if _entry_of(status) != INVALID:
-        return Told(detail, fix=steps)
+        return CauseWords(detail, fix=steps)
     if _OF_WEIGHTS.search(path):
-        return Told(
+        return CauseWords(
             detail,
             f"An inference server refused a weight update (HTTP {status})",
             f"推理服务拒绝了权重更新（HTTP {status}）",
@@ -116,4 +116,4 @@ def told_of_answer(hits: Sequence[Hit]) -> Told | None:
         steps += ("See in which state the server was: asked to sleep, pause or resume twice, or while it generates",)
     elif _OF_GENERATION.search(path):
         steps += ("Compare model name, lengths and sampling fields of the request with what the server allows",)
-    return Told(detail, fix=steps)
+    return CauseWords(detail, fix=steps)

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.clues.mentions import rows_of
-from rldbg.doctor.clues.told import Told
 from rldbg.doctor.logs.cleaning import Line, clean
 from rldbg.doctor.logs.evidence import Hit
 from rldbg.doctor.logs.sources import LogSource
@@ -21,7 +21,7 @@ _PORT = re.compile(r"(?:\]|0\.0\.0\.0|port[: =]{1,3}|:)[: ]*(?P<port>\d{4,5})\b"
 _LINE_LETTERS = 4000
 
 
-def told_of_launchers(hits: Sequence[Hit], sources: Sequence[LogSource]) -> Told | None:
+def told_of_launchers(hits: Sequence[Hit], sources: Sequence[LogSource]) -> CauseWords | None:
     """Why one port is taken on a node, where several of its tasks failed and a launcher starts several processes."""
     lines = list(_lines(hits, sources))
     texts = [line.text[:_LINE_LETTERS] for line in lines]
@@ -35,7 +35,7 @@ def told_of_launchers(hits: Sequence[Hit], sources: Sequence[LogSource]) -> Told
     name = launcher["name"] if launcher else "the launcher"
     port = next((found["port"] for hit in hits if (found := _PORT.search(hit.matched) or _PORT.search(hit.text))), "")
     which = f"port {port}" if port else "the same port"
-    return Told(
+    return CauseWords(
         f"{where}, and each of them seems to start {name}, which starts {per_node['count']} processes itself and "
         f"listens on {which}: only the first one gets it",
         "The port is already in use: several tasks of one node each start their own launcher",

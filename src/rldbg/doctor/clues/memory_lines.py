@@ -6,9 +6,9 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from rldbg.doctor.clues.allocations import vocabularies
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.clues.logged_settings import LoggedSettings
 from rldbg.doctor.clues.mentions import rows_of
-from rldbg.doctor.clues.told import Told
 from rldbg.doctor.logs.cleaning import clean
 from rldbg.doctor.logs.evidence import Hit
 from rldbg.doctor.logs.exception_lines import TRACEBACK
@@ -95,7 +95,7 @@ _USES = (
 
 def told_of_line(
     hit: Hit, said: str, sources: Sequence[LogSource], settings: LoggedSettings, *, is_counted: bool
-) -> Told | None:
+) -> CauseWords | None:
     """What the line that failed makes, how many tokens that would be unless it `is_counted` already, and whether it is
     fragmentation."""
     asked = _bytes(_SIZE, said)
@@ -106,11 +106,11 @@ def told_of_line(
     )
     whole = _not_fragmented(said, asked)
     if use is None:
-        return Told(whole) if whole else None
+        return CauseWords(whole) if whole else None
     parts = [f"the line that failed, `{line[:120]}`, makes {use.what}"]
     if use is _USES[0] and not is_counted:
         parts.append(_tokens(asked, settings))
-    return Told("; ".join(filter(None, (*parts, whole))), fix=use.steps)
+    return CauseWords("; ".join(filter(None, (*parts, whole))), fix=use.steps)
 
 
 def _tokens(asked: float, settings: LoggedSettings) -> str:

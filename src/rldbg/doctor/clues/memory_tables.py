@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.clues.mentions import rows_of
-from rldbg.doctor.clues.told import Told
 from rldbg.doctor.logs.cleaning import clean
 from rldbg.doctor.logs.evidence import Hit
 from rldbg.doctor.logs.sources import LogSource
@@ -59,7 +59,7 @@ class _Process(NamedTuple):
     gb: float
 
 
-def told_of_memory_table(hits: Sequence[Hit], sources: Sequence[LogSource]) -> Told | None:
+def told_of_memory_table(hits: Sequence[Hit], sources: Sequence[LogSource]) -> CauseWords | None:
     """Which processes hold how much of the node's memory, and the step that follows."""
     text = " ".join(hit.text for hit in hits)
     processes = next((found for hit in hits if (found := _table(hit, sources))), [])
@@ -79,13 +79,13 @@ def told_of_memory_table(hits: Sequence[Hit], sources: Sequence[LogSource]) -> T
     detail = f"{some} {held:.1f} GB{of_node}{each}{doing}" + (f"; next come {' and '.join(rest)}" if rest else "")
     if whole and held < _MOST * whole:
         listed = sum(one.gb for one in processes)
-        return Told(
+        return CauseWords(
             f"{detail}; the {len(processes)} largest processes together hold {listed:.1f} GB, so that the rest is in "
             "shared memory (object store, /dev/shm) or in processes that the table does not show.",
             fix=("See what is in shared memory: df -h /dev/shm; ray memory --stats-only; ls -lS /dev/shm",),
         )
     step = next((words for shape, words in _STEPS if shape.search(groups[0])), "")
-    return Told(f"{detail}.", fix=(f"These are {step}",) if step else ())
+    return CauseWords(f"{detail}.", fix=(f"These are {step}",) if step else ())
 
 
 def _sum(processes: Sequence[_Process], name: str) -> float:

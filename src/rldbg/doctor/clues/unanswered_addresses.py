@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rldbg.doctor.clues.addresses import address_in, path_in, says_nobody_listens
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.clues.mentions import rows_of
-from rldbg.doctor.clues.told import Told
 from rldbg.doctor.knowledge.library import Library
 from rldbg.doctor.logs.cleaning import Line, clean
 from rldbg.doctor.logs.evidence import Hit, LogEvidence, LogPlace
@@ -107,7 +107,7 @@ def _is_told_elsewhere(evidence: LogEvidence, file: str, attempts: Sequence[_Att
     return any(place.file == file and place.line >= since for place in places)
 
 
-def told_of_address(hits: Sequence[Hit]) -> Told | None:
+def told_of_address(hits: Sequence[Hit]) -> CauseWords | None:
     """What the lines say of the address, and of who asks."""
     last = hits[-1].text
     address = address_in(last)
@@ -126,7 +126,7 @@ def told_of_address(hits: Sequence[Hit]) -> Told | None:
     )
     it = f"the {server}" if server else "the server"
     missing = f"Nothing {'listens' if nobody else 'answers'} at {address}"
-    return Told(
+    return CauseWords(
         f"{who} asks {what} until the log ends, and {answer}{where}.",
         f"{missing}, which the program asks again and again",
         f"{address} {'上没有服务在监听' if nobody else '没有响应'}，程序在不断重试",

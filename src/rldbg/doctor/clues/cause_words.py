@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Told(NamedTuple):
+class CauseWords(NamedTuple):
     """What is empty leaves the words of the entry; steps come before its own."""
 
     detail: str = ""
