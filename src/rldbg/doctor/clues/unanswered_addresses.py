@@ -75,6 +75,8 @@ def _attempts(source: LogSource) -> list[_Attempt]:
     rows = rows_of(source)
     while rows and not rows[-1].strip():
         rows.pop()
+    if not any(_is_refused(clean(raw).text) for raw in rows[-1 - _ROWS_BELOW :]):
+        return []
     first = max(0, len(rows) - _LAST_ROWS)
     offset = sum(len(raw) + 1 for raw in rows[:first])
     lines: list[_Attempt] = []
