@@ -180,9 +180,11 @@ def conclude(
     steps = [] if explained or not failed else list(next_steps(judgement, evidence, library, flights, says, crashed))
     if steps and (error := judgement.first_error) and not found:
         from rldbg.doctor.clues.arithmetic import told_by_numbers
+        from rldbg.doctor.clues.one_node import told_of_one_node
 
         told = told_by_numbers(error, sources) or told_before(error.place, error.message, sources)
-        steps[1:1] = filter(None, [redact_text(told)])
+        place = told_of_one_node(error.headline, [Hit("", error.place, error.headline, "")], sources)
+        steps[1:1] = map(redact_text, filter(None, [told, *(place or ())]))
     if exit_code not in _NOT_A_FAILURE and not failed:
         failed = True
         steps = [_SILENT_FAILURE.format(exit_code=exit_code), *([sent] if (sent := sender_of(exit_code or 0)) else [])]

@@ -49,6 +49,12 @@ def test_one_node_is_named_only_where_others_are_known_not_to_fail(verdict, text
     assert "are on node" not in "; ".join([found.headline, *(cause.detail for cause in found.root_causes), *found.next])
 
 
+def test_an_exception_without_an_entry_is_told_with_its_node_too(verdict):
+    found = verdict(raised([8, 9], error="quilt.SeamError: the seam /scratch/run7/seam does not exist"))
+    assert found.verdict == "unknown"
+    assert any("/scratch/run7/seam may not be visible on that node" in step for step in found.next)
+
+
 IN_USE = (
     "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
     "port: 31222, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
