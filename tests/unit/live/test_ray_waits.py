@@ -520,6 +520,20 @@ def test_an_actor_that_cannot_start_may_be_who_would_fill_a_queue():
     assert "sampler" not in _verdicts([_worker("learner", 1, "fit", TAKING)], _view([QUEUE, sampler], tasks))
 
 
+def test_a_loop_that_tries_to_get_what_a_dead_actor_has_made_is_told_so():
+    polls = {
+        "kind": "sleep",
+        "polls": "that tries `ray.get(ref, timeout=3)` again",
+        "tries": ["17" * 8 + "roller" + "00"],
+    }
+    actors = [_actor("learner", 1), _actor("roller", None, "DEAD"), _actor("other", None, "DEAD")]
+    (found,) = explain([_worker("learner", 1, "fetch", polls)], ray=_view(actors, [_task("L.fetch", "RUNNING", 1)]))
+    assert (
+        found.kind == "ended" and "actor roller, which has made an object that it asks for, has died" in found.verdict
+    )
+    assert "other" not in found.verdict
+
+
 def test_an_actor_of_a_full_placement_group_is_told_so():
     group = {
         "placement_group_id": "p1",

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .calls.distributed_calls import given_results, keys_ahead
+from .calls.distributed_calls import given_results, keys_ahead, objects_tried
 from .calls.event_loops import all_tasks, failed_tasks, is_waiting, task_facts
 from .calls.looking import Wait
 from .code.called import names_asked_for, remote_ahead
@@ -148,11 +148,12 @@ def _add_what_is_reached(waiting: _Waiting, modules: Mapping[str, Object], sourc
 
 
 def _add_files(waiting: _Waiting, pid: int, sources: Sources) -> None:
-    """The files that each looks for, and that it will write."""
+    """The files, objects of Ray and servers that each asks for in a loop, and the files that it will write."""
     for entry, frames in waiting:
         user = users_place(frames)
         if user is not None and entry["wait"].get("polls"):
             entry["wait"]["awaits_files"] = awaited_files(frames[user], pid, sources)
+            entry["wait"]["tries"] = objects_tried(frames[user], sources)
             entry["wait"]["asks_at"] = asked_address(frames[user], sources)
         entry["writes_files"] = files_ahead(frames, pid, sources)
 

@@ -60,6 +60,16 @@ def ray_task(ref: Object) -> str:
         return ""
 
 
+def objects_tried(frame: Frame, sources: Sources) -> list[str]:
+    """The objects of Ray that the loop around the line tries to get, by the ids of the tasks that made them."""
+    loops = sources.loops_around(frame)
+    calls = [node for node in own_nodes(loops[-1]) if isinstance(node, ast.Call) and node.args] if loops else []
+    asked = [call.args[0] for call in calls if ast.unparse(call.func) in ("ray.get", "ray.wait")]
+    values = [value for each in asked if (value := resolve(each, frame)) is not None]
+    refs = [ref for value in values for ref in value.elements() or [value] if is_a(ref, "ObjectRef")]
+    return [task for ref in refs if (task := ray_task(ref))]
+
+
 def given_results(frames: Sequence[Frame], sources: Sources) -> list[Wait]:
     """Per call of Ray in the user's functions, the tasks whose results are its arguments: by their ids, or by their
     names where the call is written in place. Only arguments themselves are waited for, not what is in them."""

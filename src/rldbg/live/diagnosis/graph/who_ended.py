@@ -100,5 +100,7 @@ def ended_processes(stack: WaitFacts, *, failed: bool = False) -> list[WaitFacts
 
 
 def ended_text(facts: WaitFacts) -> str:
-    who = f"process {facts['name']} (pid {facts['pid']})" if "name" in facts else f"child process {facts['pid']}"
+    # That of a program is its command line.
+    name = " ".join(str(facts.get("name", "")).split())
+    who = f"process {name} (pid {facts['pid']})" if name else f"child process {facts['pid']}"
     return f"{who} has ended ({exit_text(str(facts.get('exit') or 'unknown'))})"

@@ -70,6 +70,16 @@ class PollingLoops:
             dead = self._actor_node(failed[-1])
             node.activity = f"{node.activity.removesuffix(')')}; {dead.label} {dead.activity})"
             node.gone = "ended"
+        elif makers := self._dead_makers(node):
+            told = f"{makers[0].label}, which has made an object that it asks for, {makers[0].activity}"
+            node.activity, node.gone = f"{node.activity.removesuffix(')')}; {told})", "ended"
+
+    def _dead_makers(self, node: Node) -> list[Node]:
+        """Actors that have died and have made what a loop tries to get: the id of an object begins with that of the
+        task that made it, which ends with that of its actor."""
+        dead = [actor for actor in self._ray["actors"] if actor["state"] == "DEAD"]
+        tried = node.wait.get("tries") or ()
+        return [self._actor_node(actor) for actor in dead if any(actor["actor_id"] in each for each in tried)]
 
     def _ask_in_vain(self) -> None:
         """Loops that ask other actors for something, where all others are idle or wait: who has died does not do it,
