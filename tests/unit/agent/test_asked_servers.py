@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rldbg.agent.waits.code.source import Sources
-from rldbg.agent.waits.others.asked_servers import asked_address
+from rldbg.agent.waits.others.looked_for import asked_address
 from rldbg.agent.waits.reading.objects import OwnFrame
 
 LOOPS = {

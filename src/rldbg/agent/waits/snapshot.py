@@ -12,11 +12,10 @@ from .code.called import names_asked_for, remote_ahead
 from .code.places import is_users, own_frames, users_place
 from .code.routes import lines_entering, route
 from .code.source import Sources
-from .others.asked_servers import asked_address
-from .others.awaited_files import awaited_files, files_ahead
 from .others.failed_work import failed_futures
 from .others.held_locks import class_of, held_locks, tell_apart
 from .others.kept import ray_keeping
+from .others.looked_for import asked_address, awaited_files, files_ahead
 from .others.other_ends import leads_elsewhere, look_behind
 from .others.process_groups import groups_made, name_groups, said_ranks
 from .others.relations import name_by_others, relate

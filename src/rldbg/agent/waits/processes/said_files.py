@@ -203,7 +203,9 @@ def _ended_a_program(caught: Facts | None, entries: Sequence[Facts]) -> bool:
     ended another one that prints into the same file."""
     threads = [thread for entry in entries for thread in entry.get("threads") or []]
     frames = [frame for thread in threads for frame in thread.get("frames") or []]
-    return bool(caught) and caught["function"] == "<module>" and not any(f["file"] == caught["file"] for f in frames)
+    if caught is None or caught["function"] != "<module>":
+        return False
+    return not any(frame["file"] == caught["file"] for frame in frames)
 
 
 def _is_of(entry: Facts, error: Facts) -> bool:

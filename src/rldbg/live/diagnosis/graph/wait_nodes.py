@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
-from rldbg.live.diagnosis.graph.asked_servers import tell_asked_servers
 from rldbg.live.diagnosis.graph.dispatchers import tell_dispatchers
 from rldbg.live.diagnosis.graph.entries import all_entries, entry_id, loops_of, process_id, process_name, serves
 from rldbg.live.diagnosis.graph.lost_waits import DUTIES, why_lost
-from rldbg.live.diagnosis.graph.polled_changes import wait_for_changes
+from rldbg.live.diagnosis.graph.polled_changes import tell_asked_servers, wait_for_changes
 from rldbg.live.diagnosis.graph.pool_edges import IS_A_CHILD
 from rldbg.live.diagnosis.graph.process_nodes import ended_program_nodes, process_nodes, stranger_node, strangers_of
 from rldbg.live.diagnosis.graph.wait_edges import edges_of

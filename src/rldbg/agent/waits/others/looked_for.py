@@ -1,7 +1,8 @@
-"""Files that loops look for until they are there, and files that functions will write: their paths, as far as the
-source puts them together of what is known."""
+"""Files that loops look for until they are there, files that functions will write, and servers that loops ask again and
+again: their paths and addresses, as far as the source puts them together of what is known."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from ..code.called import called_function, calls_ahead
 from ..code.origins import given_to, last_name, own_nodes
 from ..code.places import is_users
-from ..code.resolving import holds, resolve
+from ..code.resolving import holds, number_of, resolve, texts_of
 from ..code.source import Sources, nodes_ahead
 from ..reading.kernel import Facts
 from ..reading.objects import Frame, is_a, path_text
@@ -25,6 +26,9 @@ _SAVING = frozenset(
 )
 _PATHS = frozenset({"Path", "PurePath", "PosixPath", "str", "fspath", "join", "joinpath"})
 _MOST = 20
+_ADDRESS = re.compile(
+    r"(?:[a-z][a-z+.]*://)?(?:[^/@\s]*@)?(?P<host>[\w.-]+|\[[0-9a-f:]+\]):(?P<port>\d{2,5})(?:[/?]\S*)?"
+)
 
 
 def awaited_files(frame: Frame, pid: int, sources: Sources) -> list[str]:
@@ -46,6 +50,29 @@ def files_ahead(frames: Sequence[Frame], pid: int, sources: Sources) -> list[Fac
             facts = {"file": place.file, "line": getattr(call, "lineno", 0), "function": place.function}
             found += [facts | {"path": _absolute(pid, path)} for path in _Paths(place, sources).written(call) if path]
     return found[:_MOST]
+
+
+def asked_address(frame: Frame, sources: Sources) -> str:
+    """HOST:PORT, if all calls of the loop around the line that are given an address are given the same one."""
+    loops = sources.loops_around(frame)
+    calls = [node for node in own_nodes(loops[-1]) if isinstance(node, ast.Call)] if loops else []
+    given = [each for call in calls for each in (*call.args, *(word.value for word in call.keywords))]
+    found = {address for expression in given for address in _addresses(expression, frame)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _addresses(expression: ast.expr, frame: Frame) -> list[str]:
+    if isinstance(expression, ast.Tuple) and len(expression.elts) == 2:
+        # `socket.create_connection((host, port))`
+        port, hosts = number_of(expression.elts[1], frame), texts_of(expression.elts[0], frame)
+        texts = [f"{host}:{int(port)}" for host in hosts] if port is not None else []
+    else:
+        # An operation may add the path to an address.
+        parts = expression.left if isinstance(expression, ast.BinOp) else expression
+        known = isinstance(parts, ast.Constant | ast.JoinedStr | ast.Name | ast.Attribute | ast.Subscript)
+        texts = texts_of(parts, frame) if known else []
+    matches = [_ADDRESS.fullmatch(text) for text in texts]
+    return [f"{match['host'].strip('[]')}:{match['port']}" for match in matches if match]
 
 
 def _absolute(pid: int, path: str) -> str:

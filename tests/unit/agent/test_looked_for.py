@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from rldbg.agent.waits.code.source import Sources
-from rldbg.agent.waits.others.awaited_files import awaited_files, files_ahead
+from rldbg.agent.waits.others.looked_for import awaited_files, files_ahead
 from rldbg.agent.waits.reading.objects import OwnFrame
 
 PID, SOURCES = os.getpid(), Sources(os.getpid())
