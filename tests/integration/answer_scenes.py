@@ -281,10 +281,10 @@ def dropped_by_type():
 
 
 class Calls:
-    def __init__(self):
+    def __init__(self, listener="listener"):
         self.asked, self.answered, self.open = queue.Queue(), queue.Queue(), {}
         threading.Thread(target=self.work, name="engine", daemon=True).start()
-        threading.Thread(target=self.listen, name="listener", daemon=True).start()
+        threading.Thread(target=self.listen, name=listener, daemon=True).start()
 
     def work(self):
         while True:
@@ -308,6 +308,13 @@ def dropped_not_in():
     calls = Calls()
     ready()
     calls.call(7, "abc")
+
+
+def dropped_by_one_of_three():
+    """Of three with tables of one name, the one in the middle is asked."""
+    calls = [Calls(f"listener-{letter}") for letter in "abc"]
+    ready()
+    calls[1].call(7, "abc")
 
 
 def answer_in_capitals(port):

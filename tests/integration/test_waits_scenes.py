@@ -265,6 +265,10 @@ WORDS = {
             "the last answer had key 'req-7', `self.open` has key 7",
             "thread engine waits for an item of queue `self.asked`",
         ],
+        "dropped_by_one_of_three": [
+            "thread listener-b would complete it",
+            "the last answer had key 'req-7', `self.open` has key 7",
+        ],
         "dropped_over_tcp": [
             "for future `waiter` to be completed; task on_engine",
             "is not in `self.inflight` (it does so only if `waiter is not None and (not waiter.done())`)",

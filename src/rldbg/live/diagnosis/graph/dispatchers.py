@@ -22,7 +22,8 @@ def tell_dispatchers(known: Mapping[Id, Node]) -> None:
     idle = {each.id: _idle_behind(each, waiting, known) for each in {each.id: each for each, _ in steps}.values()}
     resting: dict[Id, Node] = {}
     for node in waiting.values():
-        for dispatcher, step in steps:
+        # Of several with tables of one name, the one whose table has who waits.
+        for dispatcher, step in sorted(steps, key=lambda each: not _has(each[1], node)):
             behind = idle[dispatcher.id]
             if behind is not None and _would_end(step, node) and _is_beside(dispatcher, node):
                 node.wait = {**node.wait, "lost": _told(node, dispatcher, step, behind), "drops": True}
@@ -39,6 +40,10 @@ def _dropping(known: Mapping[Id, Node]) -> Iterator[tuple[Node, WaitFacts]]:
         for step in node.answers or ():
             if step["lookup"] and (told := _guards(step)):
                 yield node, {**step, **told}
+
+
+def _has(step: WaitFacts, node: Node) -> bool:
+    return node.wait.get("key") in (step["lookup"].get("objects") or ())
 
 
 def _would_end(step: WaitFacts, node: Node) -> bool:
