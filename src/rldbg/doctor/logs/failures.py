@@ -17,6 +17,7 @@ from rldbg.doctor.logs.tracebacks import (
     MAX_LINES,
     RAY_TASK,
     as_frame,
+    failing_line,
     frame_in,
     is_frame_part,
     prefix_of,
@@ -174,10 +175,13 @@ def _lone_exception(window: LogWindow, place: LogPlace) -> Failure | None:
     if found is None:
         return None
     frames: list[str] = []
+    shown: list[Line] = []
     others = 0
     above = _within_reach(window)
     for line in above:
         others = 0 if same_voice(line, window.line) else others + 1
+        if not (others or frames):
+            shown.insert(0, line._replace(text=without_prefix(prefix, line)))
         if frame := frame_in(line.text):
             frames += [] if others else [as_frame(frame)]
         elif TRACEBACK in line.text or RAY_TASK.search(line.text):
@@ -191,7 +195,10 @@ def _lone_exception(window: LogWindow, place: LogPlace) -> Failure | None:
     carried = carried_by(found, window.line, below)
     found, below = (carried.inner, below[carried.below :]) if carried else (found, below)
     message = message_of(found, window.above(3), below)
-    return Failure(found.kind, message, place, tuple(reversed(frames)), cut=bool(frames), is_carried=bool(carried))
+    code = failing_line(shown) if frames and not carried else ""
+    return Failure(
+        found.kind, message, place, tuple(reversed(frames)), code, cut=bool(frames), is_carried=bool(carried)
+    )
 
 
 def _within_reach(window: LogWindow) -> Iterator[Line]:

@@ -65,7 +65,7 @@ def traceback_at(window: LogWindow, place: LogPlace) -> Failure | None:
         found = as_exception(line.text)
         if found and (frames or is_remote) and not _is_shown_code(lines, number):
             below = lines[number + 1 : number + 1 + LINES_BELOW]
-            code = _failing_line(lines[:number])
+            code = failing_line(lines[:number])
             outer = line.text.strip()
             if carried := carried_by(found, line, below):
                 found, number = carried.inner, number + carried.below
@@ -125,7 +125,7 @@ def _is_quoted_head(line: Line, own: Line) -> bool:
     )
 
 
-def _failing_line(lines: Sequence[Line]) -> str:
+def failing_line(lines: Sequence[Line]) -> str:
     """The code that a traceback shows under its last frame."""
     last = next((at for at in reversed(range(len(lines))) if frame_in(lines[at].text)), len(lines))
     shown = _code_of(lines[last + 1]) if last + 1 < len(lines) else ""
