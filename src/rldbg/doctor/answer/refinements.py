@@ -10,6 +10,8 @@ from rldbg.doctor.answer.diagnosis import Cause
 from rldbg.doctor.clues.allocations import is_of_memory
 from rldbg.doctor.clues.api_history import asked_package, told_by_history
 from rldbg.doctor.clues.arithmetic import told_by_numbers
+from rldbg.doctor.clues.attribute_owners import ENTRY as INTERFACE
+from rldbg.doctor.clues.attribute_owners import told_of_attribute
 from rldbg.doctor.clues.broken_metrics import ENTRY as NOT_FINITE
 from rldbg.doctor.clues.broken_metrics import told_of_metrics
 from rldbg.doctor.clues.build_tools import ENTRY as COMPILER_CRASHED
@@ -32,6 +34,8 @@ from rldbg.doctor.clues.none_values import settings_not_given
 from rldbg.doctor.clues.one_node import told_of_one_node
 from rldbg.doctor.clues.options import Refusal, refused_option
 from rldbg.doctor.clues.releases import printed_releases
+from rldbg.doctor.clues.scoring import ENTRY as SCORING
+from rldbg.doctor.clues.scoring import told_of_scoring
 from rldbg.doctor.clues.unanswered_addresses import ENTRY as NEVER_ANSWERS
 from rldbg.doctor.clues.unanswered_addresses import told_of_address
 from rldbg.doctor.logs.evidence import Failure, LogEvidence
@@ -69,6 +73,8 @@ def _refined(
     if sighting.entry.id == NOT_FINITE and first_time(sighting):
         return _retold(cause, told_of_metrics(sighting.first, cause.detail, sources))
     failure = _failure_of(sighting, judgement, evidence)
+    if told := _told_by_code(cause, sighting, failure):
+        return _retold(cause, told)
     if words := redact_text(told_by_numbers(failure, sources)):
         return replace(cause, detail=_with_sentence(cause, words, is_first=is_of_memory(failure.headline)))
     if refusal := refused_option(failure, sources):
@@ -105,6 +111,15 @@ def _located(
         return cause
     detail = "; ".join(filter(None, (redact_text(found.words), cause.detail)))
     return replace(cause, detail=detail, fix=(redact_text(found.step), *cause.fix))
+
+
+def _told_by_code(cause: Cause, sighting: Sighting, failure: Failure) -> CauseWords | None:
+    """What the failing line and the frames of an exception say."""
+    if sighting.entry.id == SCORING and cause.title == sighting.entry.title:
+        return told_of_scoring(failure)
+    if sighting.entry.id == INTERFACE:
+        return told_of_attribute(failure)
+    return None
 
 
 def _told_by_clues(sighting: Sighting, evidence: LogEvidence, sources: Sequence[LogSource]) -> CauseWords | None:

@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rldbg.doctor.logs.evidence import Failure
-from rldbg.doctor.logs.frames import CALLS_THROUGH, asks, is_go_between, is_standard, package_of, short
+from rldbg.doctor.logs.frames import CALLS_THROUGH, asks, is_go_between, is_passed_on, is_standard, package_of, short
 from rldbg.frameworks import frameworks
 
+PASSED_ON = "it was raised in another process or task, and the frames shown here only waited for that one"
 _PROXY = re.compile(r"['\"](?:ActorHandle|\w*Proxy|\w*Mock)['\"] object has no attribute")
 """Objects that have what the class behind them has."""
 _ARGUMENT = re.compile(
@@ -30,6 +31,7 @@ _DECORATOR = re.compile(r" in (?:_?inner\w*|_?wrap\w*|_?decorat\w*|_?deco)$")
 """How the functions are called that decorators put around others."""
 _OWNERS = (
     ("peft", re.compile(r"Peft\w+|Lora\w+")),
+    ("vllm", re.compile(r"\w*StatLogger|EngineCore\w*|AsyncMPClient|GPUModelRunner\w*")),
     ("deepspeed", re.compile(r"DeepSpeed\w+")),
     ("torch", re.compile(r"FSDP\w*|FullyShardedDataParallel|DistributedDataParallel|DTensor")),
     ("accelerate", re.compile(r"Accelerator\w*")),
@@ -130,6 +132,8 @@ def _of_package(what: str, owner: str, frames: Sequence[str]) -> str:
 def _who_asks_whom(frames: Sequence[str], owner: str) -> str:
     """Who asks, and of whom: the package that owns the class, where its name, a file or a folder tells it, else the
     next package of the traceback."""
+    if is_passed_on(frames):
+        return f"{find_class(owner)}{PASSED_ON}."
     steps = list(_packages(frames))
     if not steps:
         return "the log has no frame of it."
@@ -152,16 +156,16 @@ def _who_asks_whom(frames: Sequence[str], owner: str) -> str:
     if outer is not None and inner and not outer[0] and owner:
         return (
             f"{asks_there}, called by your code at {short(outer[1])}: it may pass an object of a class that {inner} "
-            f"does not expect, as a wrapper is; {_find(owner)}compare: {_show(inner)}."
+            f"does not expect, as a wrapper is; {find_class(owner)}compare: {_show(inner)}."
         )
     if outer is not None and (inner or outer[0]):
         first = steps[-1][0]
         caller = f"{outer[0]} at {short(outer[1])}" if outer[0] else f"your code at {short(outer[1])}"
         started = f", in a program of {first}" if first not in ("", inner, outer[0]) else ""
         fit = f"these releases do not fit each other if you changed neither: {_show(first, outer[0], inner)}."
-        return f"{asks_there}, called by {caller}{started}; {_find(owner)}{fit}"
+        return f"{asks_there}, called by {caller}{started}; {find_class(owner)}{fit}"
     if not inner:
-        return f"{asks_there}." if not owner else f"{asks_there}; {_find(owner).removesuffix('; ')}."
+        return f"{asks_there}." if not owner else f"{asks_there}; {find_class(owner).removesuffix('; ')}."
     of_folder = _named_in_path(at, inner)
     if of_folder:
         return (
@@ -170,8 +174,8 @@ def _who_asks_whom(frames: Sequence[str], owner: str) -> str:
         )
     if owner:
         return (
-            f"{asks_there}; {_find(owner)}if that is {inner} too, what sets {owner}'s attribute did not run with these "
-            f"settings, or the files of {inner} are of two releases: {_show(inner)}."
+            f"{asks_there}; {find_class(owner)}if that is {inner} too, what sets {owner}'s attribute did not run with "
+            f"these settings, or the files of {inner} are of two releases: {_show(inner)}."
         )
     return (
         f"{asks_there}; it is a function of {inner} itself or of a package that {inner} calls, and one of them has "
@@ -195,7 +199,7 @@ def _home_of(owner: str, frames: Sequence[str]) -> str:
     return ""
 
 
-def _find(owner: str) -> str:
+def find_class(owner: str) -> str:
     """How to see which package defines a class that no frame shows."""
     if not owner or "<" in owner:
         return ""

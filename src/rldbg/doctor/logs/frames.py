@@ -27,6 +27,13 @@ _GO_BETWEEN = re.compile(
     r"actor)\.py:"
     r"|/rldbg/(?:agent|recording|frameworks|live|profiling|tripwire)/"
 )
+_WAITS_FOR_ANOTHER = re.compile(
+    r"(?:^|/)ray/(?:_private/worker|util/client/\w+)\.py:\d+ in _?get(?:_objects)?$"
+    r"|(?:^|/)concurrent/futures/_base\.py:\d+ in (?:result|__get_result)$"
+    r"|(?:^|/)asyncio/(?:futures|tasks|runners|base_events|queues)\.py:\d+ in "
+    r"(?:result|wait_for|run|run_until_complete|_wakeup)$"
+    r"|(?:^|/)multiprocess(?:ing)?/pool\.py:\d+ in (?:get|_?map|next)$"
+)
 _FOLDERS = 4
 
 
@@ -38,6 +45,12 @@ def is_standard(frame: str) -> bool:
 def is_go_between(frame: str) -> bool:
     """Whether a frame only looks a name up for whoever asks, or is of Ray while it waits for another process."""
     return bool(_GO_BETWEEN.search(frame))
+
+
+def is_passed_on(frames: Sequence[str]) -> bool:
+    """Whether the innermost frame only waited for another process or task, whose exception it raises again: who raised
+    it, and who called that, is not among the frames."""
+    return bool(frames) and bool(_WAITS_FOR_ANOTHER.search(frames[-1]))
 
 
 def is_own_code(frame: str) -> bool:
