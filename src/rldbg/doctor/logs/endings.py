@@ -128,6 +128,8 @@ _IS_BACK = re.compile(
     r"(?i)\b(?:re-?(?:connect|creat|start|plac|sum|try|tri|spawn|queue|assign)(?:e|ed|ing|ion|s)?|recover(?:ed|y|ing)|"
     r"succeeded|healthy again|skipp(?:ed|ing)|new (?:sandbox|worker|engine|replica))\b"
 )
+_HANDLED = re.compile(r"Error (?:in|while|at|when|during) (?![^:]*[/.]\w+:\d)[\w ()'\"\[\].-]{1,80}: \S")
+"""How code reports that it caught an exception: where it was, and what it said. What nothing caught has its type."""
 _OF_A_COMMAND = re.compile(r"-?(?:\S*/)?(?:ba|da|z|k|c|tc)?sh: (?:(?:line )?\d+: )?")
 """A shell that was given a command, as an agent's tools give it one, and no script."""
 _OF_AN_END = re.compile(
@@ -167,6 +169,12 @@ def is_gone(lines: Sequence[Line], number: int) -> bool:
 def is_of_an_item(text: str) -> bool:
     """Whether a line is about one sample of many, or what serves one: a training that counts steps does without it."""
     return bool(_OF_AN_ITEM.search(text))
+
+
+def is_handled(text: str) -> bool:
+    """Whether a line is what code prints about an exception that it caught, as for one item of many: no process ended
+    by it, if nothing else says so."""
+    return bool(_HANDLED.match(text)) and not _OF_AN_END.search(text.partition(": ")[2])
 
 
 def is_of_script(text: str) -> bool:

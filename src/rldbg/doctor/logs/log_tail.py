@@ -6,7 +6,7 @@ from itertools import islice
 
 from rldbg.doctor.logs.cleaning import clean
 from rldbg.doctor.logs.clock import Stamp
-from rldbg.doctor.logs.endings import ENDING_LINES, is_ending, is_gone, is_of_a_tool, is_outlived
+from rldbg.doctor.logs.endings import ENDING_LINES, is_ending, is_gone, is_handled, is_of_a_tool, is_outlived
 from rldbg.doctor.logs.evidence import LAST_ERROR, STILL_TRYING, EndlessWait, Failure
 from rldbg.doctor.logs.failures import is_error_line, skeleton
 from rldbg.doctor.logs.log_places import LogPlaces
@@ -65,7 +65,8 @@ class LogTail:
             and not is_of_a_tool(in_order, number)
             and not is_outlived(in_order, number)
         ]
-        ends += [(LAST_ERROR, window) for window in last[:_CLOSING_LINES] if is_error_line(window.line)]
+        closing = [window for window in last[:_CLOSING_LINES] if is_error_line(window.line)]
+        ends += [(LAST_ERROR, window) for window in closing if not is_handled(window.line.text)]
         ends += [
             (LAST_ERROR, window)
             for number, window in enumerate(reversed(last))
