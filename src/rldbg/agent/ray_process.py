@@ -117,11 +117,16 @@ def _given_rank() -> int | None:
 
 
 def _running_task() -> str:
-    """The function that the worker's main thread executes for Ray: the outermost frame that is not Ray's own."""
-    inside = False
+    """The function that the worker's main thread executes for Ray: the outermost frame that is not Ray's own. While
+    Ray loads it, what is imported for it has frames instead."""
+    inside, loading = False, ""
     for frame in _main_frames():
-        if inside and not is_rays_own(frame.f_code.co_filename):
-            return _failed_task(frame) or frame.f_code.co_name
+        rays_own = is_rays_own(frame.f_code.co_filename)
+        if rays_own and frame.f_code.co_name == "get_execution_info":
+            descriptor = frame.f_locals.get("function_descriptor")
+            loading = str(getattr(descriptor, "function_name", "")).rpartition(".")[2]
+        if inside and (loading or not rays_own):
+            return loading or _failed_task(frame) or frame.f_code.co_name
         inside = inside or frame.f_code.co_name == "main_loop"
     return ""
 
