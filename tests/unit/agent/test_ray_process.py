@@ -1,4 +1,4 @@
-"""What a worker of Ray is called by what its main thread does; the frames are those of files that lie where Ray's do."""
+"""What a worker of Ray is called by what its main thread does; its frames are of files that lie where Ray's do."""
 
 import sys
 from functools import partial
@@ -38,4 +38,4 @@ def test_a_task_has_the_name_of_its_function_while_that_is_loaded():
 def test_a_task_has_the_name_of_its_function_while_it_runs():
     loop = _function(LOOP, "/env/ray/_private/worker.py", "main_loop")
     refill = _function(RUNS, "/home/me/ray/train.py", "refill")
-    assert loop(ray_process._running_task) == "" and loop(partial(refill, ray_process._running_task)) == "refill"
+    assert loop(partial(refill, ray_process._running_task)) == "refill"
