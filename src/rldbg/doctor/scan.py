@@ -20,6 +20,7 @@ from rldbg.doctor.logs.failures import failure_at, skeleton
 from rldbg.doctor.logs.going_on import note_going_on
 from rldbg.doctor.logs.log_places import LogPlaces
 from rldbg.doctor.logs.log_tail import LogTail
+from rldbg.doctor.logs.newest_first import TurnedLog, finding_of
 from rldbg.doctor.logs.progress import LogProgress, add_endings, counts_in, served_in, shut_down_in
 from rldbg.doctor.logs.run_starts import RunStarts
 from rldbg.doctor.logs.sources import MARGIN_BYTES, Chunk, LogSource, chunks, unreadable
@@ -73,6 +74,8 @@ class Scanner:
         reader = LogReader(self, source)
         try:
             with source.open() as stream:
+                if isinstance(stream, TurnedLog):
+                    self.evidence.findings.append(finding_of(source.name))
                 for chunk in chunks(stream):
                     reader.take(chunk)
                     self.on_bytes(chunk.end - chunk.begin)

@@ -20,6 +20,7 @@ from typing import BinaryIO
 from rldbg.core import Finding, IncompleteDataError, Severity
 from rldbg.doctor.logs.cleaning import Speaker
 from rldbg.doctor.logs.clock import stated_year
+from rldbg.doctor.logs.newest_first import TurnedLog, is_newest_first
 from rldbg.doctor.logs.run_evidence import crash_speaker, crash_text, is_crash_file, without_reports
 
 CHUNK_BYTES = 4 << 20
@@ -40,6 +41,9 @@ _RAY_WORKER = re.compile(r"(?:python-core-)?worker-(?P<id>[0-9a-f]{20,})-[0-9a-f
 _RANK_NAME = re.compile(r"(?:^|[._/-])rank[_-]?(\d+)(?=[._/-]|$)")
 _NODE_NAME = re.compile(r"(?:^|/)(?:node[_-]?)?(\d{1,3}(?:\.\d{1,3}){3}|node[_-]?\w+|host[_-]?\w+)(?=/|$|[._-])")
 _DUMP_NAME = re.compile(r"^(?:_dump_|nccl_trace_rank_|comm_lib_trace_rank_)\d+$")
+
+
+_HEAD_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,10 @@ class LogSource:
         if is_crash_file(self.path):
             return io.BytesIO(crash_text(self.path))
         with open(self.path, "rb", buffering=0) as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
+            head = raw.read(_HEAD_BYTES)
+            packed = head[:2] == b"\x1f\x8b"
+            if not packed and is_newest_first(head, os.fstat(raw.fileno()).st_size):
+                return TurnedLog(head + raw.readall())
         # A GzipFile closes only a file that it opened itself.
         return gzip.GzipFile(self.path) if packed else open(self.path, "rb", buffering=0)  # type: ignore[return-value]
 
