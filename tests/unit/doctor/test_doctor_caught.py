@@ -21,6 +21,8 @@ def test_what_was_caught_ended_nothing(verdict, above, line):
         "Error: seams are loose\n",
         f"{SAID}srun: error: node3: task 2: Exited with exit code 1\n",
         "Error in seam_fn: gave up, aborting\n",
+        "Error during training: 'wibbles'\n",
+        "Error in main(): 'wibbles'\n",
         "Traceback (most recent call last):\n  File \"/w/go.py\", line 3, in go\n    frob()\nKeyError: 'wibbles'\n",
     ],
 )

@@ -130,6 +130,11 @@ _IS_BACK = re.compile(
 )
 _HANDLED = re.compile(r"Error (?:in|while|at|when|during) (?![^:]*[/.]\w+:\d)[\w ()'\"\[\].-]{1,80}: \S")
 """How code reports that it caught an exception: where it was, and what it said. What nothing caught has its type."""
+_OF_THE_WHOLE = re.compile(
+    r"(?i)(?:^|[\W_])(?:main|train(?:ing|er)?|run(?:ning)?|start(?:ing|up)?|launch\w*|init\w*|set_?up|load\w*|script|program|"
+    r"server|engine|experiment|job)(?:$|[\W_])"
+)
+"""Without what such a line names there a program does not go on."""
 _OF_A_COMMAND = re.compile(r"-?(?:\S*/)?(?:ba|da|z|k|c|tc)?sh: (?:(?:line )?\d+: )?")
 """A shell that was given a command, as an agent's tools give it one, and no script."""
 _OF_AN_END = re.compile(
@@ -174,7 +179,8 @@ def is_of_an_item(text: str) -> bool:
 def is_handled(text: str) -> bool:
     """Whether a line is what code prints about an exception that it caught, as for one item of many: no process ended
     by it, if nothing else says so."""
-    return bool(_HANDLED.match(text)) and not _OF_AN_END.search(text.partition(": ")[2])
+    where, _colon, said = text.partition(": ")
+    return bool(_HANDLED.match(text)) and not (_OF_THE_WHOLE.search(where) or _OF_AN_END.search(said))
 
 
 def is_of_script(text: str) -> bool:
