@@ -28,7 +28,7 @@ HEADLESS = "traceback without its last line"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _OTHER_FRAMES = (
     re.compile(r"^│ (?P<file>[^\s│]+\.py):(?P<line>\d+) in (?P<function>[^\s│]+)"),  # rich draws a box
-    re.compile(r"^(?:File )?(?P<file>\S+\.py)(?::(?P<line>\d+),)? in (?P<function>[^\s(]+)"),  # notebooks
+    re.compile(r"^(?:File )?(?P<file>\S+\.py)(?::(?P<line>\d+)[,:])? in (?P<function>[^\s(]+)"),  # notebooks, pytest
 )
 RAY_TASK = re.compile(r"ray::(?P<name>\S+?)\(\) ?\(pid=(?P<pid>\d+)(?:, ip=(?P<node>[\d.]+))?")
 """How Ray begins the traceback of a task or an actor's method."""
