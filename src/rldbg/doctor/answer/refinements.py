@@ -22,7 +22,7 @@ from rldbg.doctor.clues.crash_activity import ENTRY as AT_WORK
 from rldbg.doctor.clues.crash_activity import told_of_crash
 from rldbg.doctor.clues.engine_requests import MEMORY_SAVER, told_of_memory
 from rldbg.doctor.clues.http_answers import ANSWERED, told_of_answer
-from rldbg.doctor.clues.interfaces import given_function
+from rldbg.doctor.clues.interfaces import given_function, told_of_missing_module
 from rldbg.doctor.clues.launchers import ENTRY as PORT_IN_USE
 from rldbg.doctor.clues.launchers import told_of_launchers
 from rldbg.doctor.clues.logged_settings import LoggedSettings
@@ -48,6 +48,7 @@ _OF_INTERFACE = re.compile(
     r"unexpected keyword argument|missing \d+ required (?:positional|keyword-only)|cannot import name|No module named|"
     r"has no attribute"
 )
+_MODULE_MISSING = "python-module-missing"
 _COMPARED = re.compile(r"pip show ((?:[a-z][\w-]*(?: (?=[a-z]))?)+)")
 
 
@@ -117,6 +118,8 @@ def _told_by_code(cause: Cause, sighting: Sighting, failure: Failure) -> CauseWo
     """What the failing line and the frames of an exception say."""
     if sighting.entry.id == SCORING and cause.title == sighting.entry.title:
         return told_of_scoring(failure)
+    if sighting.entry.id == _MODULE_MISSING and cause.title == sighting.entry.title:
+        return told_of_missing_module(failure)
     if sighting.entry.id == INTERFACE:
         return told_of_attribute(failure)
     return None

@@ -4,6 +4,7 @@ that asks."""
 import re
 from collections.abc import Iterator, Sequence
 
+from rldbg.doctor.clues.cause_words import CauseWords
 from rldbg.doctor.logs.evidence import Failure
 from rldbg.doctor.logs.frames import CALLS_THROUGH, asks, is_go_between, is_passed_on, is_standard, package_of, short
 from rldbg.frameworks import frameworks
@@ -109,6 +110,32 @@ def given_function(failure: Failure) -> str:
         what = f"{callee}() takes {argument['takes']} arguments and {package} passes {argument['given']}"
         must = f"let {callee} take what {package} passes"
     return f"{what}: it is a function that {package} was given, and calls as {name} at {short(asking)}; {must}."
+
+
+def told_of_missing_module(failure: Failure) -> CauseWords | None:
+    """Who imports a module that is missing: the interpreter that was started where nothing shows a worker of Ray, and a
+    framework's own code where it needs an extra of its package."""
+    missing = re.search(r"No module named ['\"](?P<name>\w+)", failure.headline)
+    is_remote = bool(failure.place.speaker.pid) or any("/ray/" in frame for frame in failure.frames)
+    asking = next((frame for frame in reversed(failure.frames) if not is_standard(frame)), "")
+    if missing is None or is_remote or not asking:
+        return None
+    package = package_of(asking)
+    own = package if package != missing["name"] and any(package == each.name for each in frameworks()) else ""
+    show = "See which interpreter that is: head -1 $(which PROGRAM), or python -c 'import sys; print(sys.executable)'"
+    extra = (
+        f"If {missing['name']} is of an optional extra of {own}: uv run --extra NAME SCRIPT, or pip install "
+        f"'{_DISTRIBUTIONS.get(own, own)}[NAME]'; its pyproject.toml lists the extras"
+    )
+    return CauseWords(
+        title="A Python module is missing in the environment of this interpreter",
+        title_zh="当前解释器的环境缺少 Python 模块",
+        detail=f"{missing['name']} is imported by {own or 'code'} at {short(asking)}",
+        cause="The module does not exist in the environment of the process that failed: not installed, of an extra "
+        "that was not installed, or code of a folder that is not on the path. These logs show no worker of Ray at it.",
+        fix=(*((extra,) if own else ()), "Install it in the environment that starts the program", show),
+        is_whole=True,
+    )
 
 
 def _without_wrappers(frames: Sequence[str]) -> Sequence[str]:
