@@ -329,6 +329,23 @@ def limited_condition():
             changed.wait(left)
 
 
+def paced_by_clock():
+    """A step takes its time, and the next batch only then."""
+    batches = queue.Queue(1)
+
+    def load():
+        for number in range(10):
+            batches.put(number)
+
+    threading.Thread(target=load, name="loader", daemon=True).start()
+    ready()
+    for _ in range(10):
+        end = time.monotonic() + 3600
+        while time.monotonic() < end:
+            time.sleep(0.2)
+        batches.get()
+
+
 class Prefetcher:
     """Its thread fills a queue that `next` empties."""
 

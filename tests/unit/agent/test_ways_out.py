@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from rldbg.agent.waits.code.ways_out import exit_test, has_deadline
+from rldbg.agent.waits.code.ways_out import exit_test, has_deadline, lasts_by_clock
 
 SLEEP = "time.sleep(1)"
 DEADLINE = "if time.monotonic() > end: return None"
@@ -46,3 +46,11 @@ def test_the_condition_that_ends_a_loop_is_told(body, test):
 def test_a_loop_that_the_clock_ends_has_a_time_limit(body, limited):
     loop = ast.parse("while True:\n" + "\n".join(f" {line}" for line in body)).body[0]
     assert has_deadline(loop) is limited
+
+
+@pytest.mark.parametrize(
+    ("condition", "lasts"),
+    [("time.monotonic() < end", True), ("not done and time.time() < end", False), ("done < 3", False), ("True", False)],
+)
+def test_a_loop_may_last_until_a_time_and_look_at_nothing_else(condition, lasts):
+    assert lasts_by_clock(ast.parse(f"while {condition}:\n time.sleep(1)").body[0]) is lasts

@@ -190,6 +190,21 @@ def test_a_program_at_the_other_end_of_a_pipe_that_sleeps_may_be_slow():
         assert "job@2 is at the other end, but" in found.verdict and found.to_finding().severity == severity
 
 
+@pytest.mark.parametrize(
+    ("progresses", "beside", "kind"),
+    [(True, {}, "possible"), (True, {"kind": "sleep"}, "polling"), (False, {}, "polling")],
+)
+def test_a_loop_that_collects_may_get_more_from_who_runs(progresses, beside, kind):
+    collects = {"kind": "sleep", "polls": "while `len(seen) < 5`", "progresses": progresses, "again": True}
+    takes = {"kind": "queue_get", "name": "scores", "key": "0x5", "users": [{"who": "MainThread", "acts": ["put"]}]}
+    threads = [
+        _thread("MainThread", collects, main=True),
+        _thread("publisher", takes),
+        _thread("trainer", beside, moved=not beside),
+    ]
+    assert explain([_process(1, *threads)])[0].kind == kind
+
+
 def test_workers_that_wait_alike_are_told_together_also_if_one_of_them_is_waited_for():
     batch = {"kind": "data_loader", "next": 2, "workers": [{"pid": 2, "ended": ""}, {"pid": 3, "ended": ""}]}
     children = [{"pid": pid, "state": "sleeping"} for pid in (2, 3)]

@@ -129,6 +129,9 @@ def _cause(ways: Sequence[Sequence[Node]], graph: WaitGraph, same_cause: Sequenc
         # Who is at work may do what the loop looks for, or make or remove the file.
         looks_at_files = bool(last.wait.get("lock_file") or last.wait.get("awaits_files"))
         kind = "busy" if kind == "in_vain" else "possible" if kind == "polling" and looks_at_files else kind
+    if kind == "polling" and last.wait.get("progresses") and graph.runs_beside(last):
+        # What it collects may come from who runs.
+        kind = "possible"
     fix = _fix(way, kind, ring=ring)
     where = "" if ranks else listed(list(dict.fromkeys(node.label for node in (*told_nodes(root), *others))))
     text = f"; {common}" if ring and (common := _common_side(way)[0]) else ""

@@ -5,6 +5,7 @@ import ast
 from ..code.origins import FUNCTIONS
 from ..code.places import is_users
 from ..code.resolving import resolve
+from ..code.ways_out import lasts_by_clock
 from ..processes.kernel_threads import POLLING
 from ..reading.objects import Frame, is_a
 from .lock_files import awaited_absence
@@ -63,7 +64,7 @@ def _is_counted(looking: Looking) -> bool:
         if name in _COMPREHENSIONS or isinstance(innermost, _ROUNDS):
             return True
         if isinstance(innermost, ast.While):
-            return False
+            return lasts_by_clock(innermost)
     return False
 
 

@@ -10,7 +10,7 @@ from ..reading.objects import Frame, Object, exception_text, is_a
 from .origins import FUNCTIONS, last_name, names_of, own_nodes, parsed
 from .places import is_users
 from .resolving import holds, resolve, texts_of, values_in
-from .ways_out import exit_test, is_unconditional
+from .ways_out import exit_test, is_unconditional, lasts_by_clock
 
 WITH = (ast.With, ast.AsyncWith)
 _FILE_CALLS = ("os.read", "os.write", "os.fdopen", "os.sendfile")
@@ -109,7 +109,7 @@ class Sources:
         if not loops or not isinstance(loops[-1], ast.While):
             return None, ""
         test = loops[-1].test
-        if isinstance(test, ast.Constant):
+        if isinstance(test, ast.Constant) or lasts_by_clock(loops[-1]):
             ends = exit_test(loops[-1])
             return (ends, "until") if ends is not None else (None, "")
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):

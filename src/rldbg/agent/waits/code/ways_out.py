@@ -46,6 +46,11 @@ def _is_deadline(test: ast.expr) -> bool:
     return any(isinstance(each, ast.Attribute) and each.attr in _CLOCKS for each in called)
 
 
+def lasts_by_clock(loop: ast.AST) -> bool:
+    """`while time.monotonic() < end`: it is over at that time, whatever happens."""
+    return isinstance(loop, ast.While) and isinstance(loop.test, ast.Compare) and _is_deadline(loop.test)
+
+
 def has_deadline(loop: ast.While | ast.For | ast.AsyncFor) -> bool:
     """Whether a branch leaves the loop by the clock, or by what was computed from it in the loop."""
     assigned = [node for node in ast.walk(loop) if isinstance(node, ast.Assign) and _is_deadline(node.value)]

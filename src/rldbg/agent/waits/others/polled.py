@@ -89,15 +89,30 @@ def ends_by_itself(wait: Facts, place: Frame, sources: Sources) -> bool:
     test, _ = sources.polled_test(place)
     if wait["kind"] != "condition" or not wait.get("timeout") or test is None:
         return False
-    looked_at = {ast.unparse(node) for node in ast.walk(test) if isinstance(node, ast.Name | ast.Attribute)} - {"self"}
     loop = sources.loops_around(place)[-1]
-    return not looked_at.isdisjoint(_assigned(loop.body))
+    return not _looked_at(test).isdisjoint(_assigned(loop.body))
+
+
+def progresses(place: Frame, sources: Sources) -> bool:
+    """Whether the loop around a line changes itself what it looks at, as one does that collects until it has enough."""
+    test, _ = sources.polled_test(place)
+    if test is None:
+        return False
+    nodes = list(own_nodes(sources.loops_around(place)[-1]))
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    grown = {ast.unparse(call.value) for call in calls if isinstance(call, ast.Attribute) and call.attr in _GROWING}
+    targets = [node.target for node in nodes if isinstance(node, ast.AugAssign)]
+    return not _looked_at(test).isdisjoint(grown | {ast.unparse(target) for target in targets})
 
 
 def has_time_limit(wait: Facts, place: Frame, sources: Sources) -> bool:
     """Whether a condition is waited for until some time, after which its loop is left."""
     loops = sources.loops_around(place)
     return wait["kind"] == "condition" and bool(wait.get("timeout")) and bool(loops) and has_deadline(loops[-1])
+
+
+def _looked_at(test: ast.expr) -> set[str]:
+    return {ast.unparse(node) for node in ast.walk(test) if isinstance(node, ast.Name | ast.Attribute)} - {"self"}
 
 
 def _assigned(body: Sequence[ast.stmt]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from .polled import (
     loop_condition,
     only_looks,
     only_paces,
+    progresses,
     unchanged,
     variables_changed,
 )
@@ -90,6 +91,7 @@ def relate(waiting: _Waiting, sources: Sources) -> None:
         if place is not None and wait.get("polls"):
             tested = loop_condition(place, frames, sources)
             wait["polls"] = tested.text() if tested.frame is not place else wait["polls"]
+            wait["progresses"] = progresses(place, sources)
             wait["looks_at"] = list(changers(entry, tested, reached))
             wait["only_looks"] = only_looks(place, tested, sources)
             wait["unchanged"] = {} if wait["looks_at"] else unchanged(place, sources)
