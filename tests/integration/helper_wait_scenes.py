@@ -331,19 +331,19 @@ def limited_condition():
 
 def paced_by_clock():
     """A step takes its time, and the next batch only then."""
-    batches = queue.Queue(1)
+    prepared = queue.Queue(1)
 
-    def load():
+    def prepare():
         for number in range(10):
-            batches.put(number)
+            prepared.put(number)
 
-    threading.Thread(target=load, name="loader", daemon=True).start()
+    threading.Thread(target=prepare, name="preparer", daemon=True).start()
     ready()
     for _ in range(10):
         end = time.monotonic() + 3600
         while time.monotonic() < end:
             time.sleep(0.2)
-        batches.get()
+        prepared.get()
 
 
 class Prefetcher:

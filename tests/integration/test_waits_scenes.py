@@ -61,7 +61,7 @@ WORDS = {
             "this was `self.changed`, which stands for something else by now",
         ],
         "quota_of_a_window": ["thread judge should put an item in, but waits for a time limit of its own at"],
-        "paced_by_clock": ["for room in queue `batches`", "should take an item out, but sleeps (time.sleep)"],
+        "paced_by_clock": ["for room in queue `prepared`", "should take an item out, but sleeps (time.sleep)"],
         "limited_condition": [
             "for condition `changed`",
             "in a loop while `len(batch) < 4` (len(batch) = 0) or its time limit is over",
