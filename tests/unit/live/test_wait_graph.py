@@ -192,7 +192,13 @@ def test_a_program_at_the_other_end_of_a_pipe_that_sleeps_may_be_slow():
 
 @pytest.mark.parametrize(
     ("progresses", "beside", "kind"),
-    [(True, {}, "possible"), (True, {"kind": "sleep"}, "polling"), (False, {}, "polling")],
+    [
+        (True, {}, "possible"),
+        (True, {"kind": "sleep", "counted": True, "again": True}, "possible"),
+        # It only sleeps from time to time, as what logs does.
+        (True, {"kind": "sleep", "counted": False, "again": True}, "polling"),
+        (False, {}, "polling"),
+    ],
 )
 def test_a_loop_that_collects_may_get_more_from_who_runs(progresses, beside, kind):
     collects = {"kind": "sleep", "polls": "while `len(seen) < 5`", "progresses": progresses, "again": True}

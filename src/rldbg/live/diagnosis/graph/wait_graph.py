@@ -158,9 +158,9 @@ class WaitGraph:
         return any(not far and identity[:2] != node.id[:2] for identity, far in self._moving.items())
 
     def runs_beside(self, node: Node) -> bool:
-        """Whether another thread or task runs or computes, in any process."""
+        """Whether another thread or task runs, computes or works slowly, in any process."""
         others = (each for each in self.nodes.values() if each is not node and not each.background and not each.gone)
-        return any(each.kind in ("", "computing") and not each.waits for each in others)
+        return any((each.kind in ("", "computing") and not each.waits) or works_slowly(each.wait) for each in others)
 
     def onward(self, start: Node) -> list[Node]:
         """The path of nodes that a node waits for; a cycle ends with the node itself."""
