@@ -41,7 +41,7 @@ def _own(owner: str, name: str, package: str, place: str) -> CauseWords:
     return CauseWords(
         title=f"{owner} does not have its own attribute {name}",
         title_zh=f"{owner} 缺少自身的属性 {name}",
-        detail=f"{package} asks for self.{name} at {place}; what sets it did not run with these settings, or is not there",
+        detail=f"{package} asks for self.{name} at {place}; what sets it did not run with these settings",
         cause=f"Code of the class asks for its own attribute, so caller and class are both of {package}: likely a "
         f"fault of this release of {package}, mostly an attribute that only one mode or setting sets.{derived}",
         fix=(
