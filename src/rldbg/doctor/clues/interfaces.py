@@ -32,7 +32,6 @@ _DECORATOR = re.compile(r" in (?:_?inner\w*|_?wrap\w*|_?decorat\w*|_?deco)$")
 """How the functions are called that decorators put around others."""
 _OWNERS = (
     ("peft", re.compile(r"Peft\w+|Lora\w+")),
-    ("vllm", re.compile(r"\w*StatLogger|EngineCore\w*|AsyncMPClient|GPUModelRunner\w*")),
     ("deepspeed", re.compile(r"DeepSpeed\w+")),
     ("torch", re.compile(r"FSDP\w*|FullyShardedDataParallel|DistributedDataParallel|DTensor")),
     ("accelerate", re.compile(r"Accelerator\w*")),

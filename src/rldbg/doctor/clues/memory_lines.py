@@ -44,8 +44,8 @@ _USES = (
         "the logits: one number for each token and each word of the vocabulary",
         (
             "Compute log-probs and entropy in chunks, or with a fused kernel, so that the logits of all tokens never "
-            "exist at once (slime --log-probs-chunk-size, verl use_fused_kernels or entropy_from_logits_with_chunking, "
-            "TRL use_liger_kernel)",
+            "exist at once (options such as --log-probs-chunk-size, use_fused_kernels, "
+            "entropy_from_logits_with_chunking, use_liger_kernel)",
             "Fewer tokens per micro batch (max tokens per GPU, micro batch size). One sample is never split by that: "
             "if a single long one is the batch, limit its length, or raise context, sequence or tensor parallelism",
         ),

@@ -25,7 +25,7 @@ _STEPS = (
         "reward processes: bound how many run at a time, and what they keep (parsed answers, child processes, caches)",
     ),
     (
-        re.compile(r"(?i)vllm|sglang|enginecore|\bengine|rollout(?!_generate)|llm|scheduler"),
+        re.compile(r"(?i)enginecore|\bengine|rollout(?!_generate)|llm|scheduler"),
         "processes of the engine: a sleeping engine keeps a copy of its weights in RAM (sleep level 2 or freeing it "
         "instead of offloading avoids that); swap space and a host cache add to it (swap_space, cpu_offload_gb)",
     ),

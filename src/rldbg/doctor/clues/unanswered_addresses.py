@@ -45,7 +45,7 @@ _SERVERS = (
         "tool, sandbox or search server",
         re.compile(r"(?i)sandbox|tool|execut|run_?code|search|retriev|browser|environment"),
     ),
-    ("inference server", re.compile(r"(?i)generate|/v1/|vllm|sglang|health|weights|completion|rollout|engine")),
+    ("inference server", re.compile(r"(?i)generate|/v1/|health|weights|completion|rollout|engine")),
 )
 
 
